@@ -4,7 +4,7 @@
  *                                        the weights
  *   step-00000938/optimizer.safetensors  the optimizer's state, under PyTorch's names: NAME.exp_avg, NAME.sum, …
  *   step-00000938/state.json             step, epoch, position in the data, seed, the record of the run (model,
- *                                        options, fields, classes, normalisation), who wrote it when, and the
+ *                                        options, fields, classes, normalisation), who wrote it and when, and the
  *                                        SHA-256 of all files
  *   step-00000938/…                      the caller's files, such as config.json
  *   model.safetensors                    a link to the newest step's file; so are optimizer.safetensors, state.json
@@ -14,10 +14,10 @@
  * A step's directory is written under a temporary name, flushed and renamed, so it is complete or absent; links change
  * last.
  *
- * The two large files are cut into chunks of 8 MiB, each of which one rank writes: of the ranks that save together,
- * those that see the directory. Their bytes do not depend on how many these are. state.json has a digest of every chunk
- * (XXH64), one over these (SHA-256 of their texts), and the SHA-256 of each file. Loading verifies the chunks, or the
- * SHA-256 where an older version wrote none. */
+ * The two large files are cut into chunks of 8 MiB. Each chunk is written by one of the ranks that save together and
+ * see the directory; the files' bytes do not depend on their number. state.json has a digest of every chunk (XXH64),
+ * one over all of them (the SHA-256 of their texts), and the SHA-256 of each file. Loading verifies the chunks, or the
+ * files' SHA-256 where an older version wrote no digests of chunks. */
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
 
@@ -86,10 +86,10 @@ LK_API lk_status lk_weights_load(lk_store *store, const char *path);
 /* ---- partial loading ---- */
 
 typedef enum lk_load_result {
-    LK_LOAD_LOADED,     /* name, shape and kind of number agree */
+    LK_LOAD_LOADED,     /* name and shape agree, and both are floating-point or have the same type */
     LK_LOAD_MISSING,    /* the model has it, the file does not: it keeps its value */
     LK_LOAD_UNEXPECTED, /* the file has it, the model does not */
-    LK_LOAD_MISMATCHED  /* both have the name, with a different shape or kind of number: it keeps its value */
+    LK_LOAD_MISMATCHED  /* both have the name, but shape or type do not agree: it keeps its value */
 } lk_load_result;
 
 typedef struct lk_load_entry {
@@ -109,7 +109,7 @@ LK_API size_t               lk_load_report_count(const lk_load_report *report);
 LK_API const lk_load_entry *lk_load_report_at(const lk_load_report *report, size_t index); /* NULL past the last */
 LK_API void                 lk_load_report_free(lk_load_report *report);                   /* NULL is fine */
 
-/* ---- what a checkpoint is ---- */
+/* ---- describing a checkpoint ---- */
 
 /* An option of the run that wrote a checkpoint, such as {"model", "cnn"}. */
 typedef struct lk_record {
@@ -128,7 +128,7 @@ typedef struct lk_description lk_description; /* of one checkpoint; read-only */
 
 /* Describes the newest checkpoint of the directory, or that of one step's directory, without reading weights. Its
  * state.json and the header of its weights are verified; damaged ones are skipped. LK_ENOENT: the directory holds none.
- * LK_EFORMAT: none is intact so far. */
+ * LK_EFORMAT: none is intact, as far as that is checked here. */
 LK_API lk_status lk_checkpoint_describe(lk_context *context, const char *directory, lk_description **description);
 LK_API void      lk_description_free(lk_description *description); /* NULL is fine; before its context */
 

@@ -10,11 +10,12 @@ LK_BEGIN_DECLS
 typedef struct lk_collective {
     size_t      size LK_ZERO;    /* sizeof this struct; set by LK_COLLECTIVE_INIT */
     const char *name LK_ZERO;    /* "all_reduce" */
-    const char *traffic LK_ZERO; /* what N ranks with buffers of S bytes in shared memory move at least; or NULL */
-    int         root_sends LK_ZERO, root_receives LK_ZERO; /* the root alone does; otherwise all ranks */
-    int         sends_parts LK_ZERO;                       /* one for each rank; otherwise the same to all */
-    int         receives_parts LK_ZERO;                    /* one of each rank, in their order; otherwise one */
-    int         reduces LK_ZERO;                           /* what the ranks sent becomes one part */
+    /* a sentence: what N ranks with buffers of S bytes in shared memory must read and write; NULL: not measured */
+    const char *traffic LK_ZERO;
+    int         root_sends LK_ZERO, root_receives LK_ZERO; /* 1: only the root does; 0: all ranks */
+    int         sends_parts LK_ZERO;                       /* 1: a part for each rank; 0: the same to all */
+    int         receives_parts LK_ZERO;                    /* 1: a part from each rank, in rank order; 0: one */
+    int         reduces LK_ZERO;                           /* 1: what the ranks send is reduced to one part */
 } lk_collective;
 #define LK_COLLECTIVE_INIT {.size = sizeof(lk_collective)}
 

@@ -39,31 +39,32 @@ typedef struct lk_allocator {
 
 typedef struct lk_context_config {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_CONTEXT_CONFIG_INIT */
-    /* of the pool with the caller; 0: affinity mask and cgroup quota, divided by LOCAL_WORLD_SIZE */
+    /* of the thread pool, including the calling thread; 0: lk_default_threads */
     int threads LK_ZERO;
-    /* one that `lockstep info` lists: "neon", "avx512"; NULL: LOCKSTEP_ISA, or the one in use there */
+    /* an instruction set that `lockstep info` lists: "neon", "avx512"; NULL: LOCKSTEP_ISA or, if that is not set, the
+     * one that `lockstep info` marks as in use */
     const char  *isa LK_ZERO;
     lk_allocator allocator LK_ZERO;
-    /* NULL: silent. One line, no newline; any thread */
+    /* NULL: silent. Gets one line without a newline; may be called from any thread */
     void (*log)(void *user, lk_log_level level, const char *text) LK_ZERO;
     void *log_user LK_ZERO;
     /* "auto", "cpu", "cuda", "cuda:N"; NULL: LOCKSTEP_DEVICE in the environment, else "cpu" */
     const char *device LK_ZERO;
-    /* 0: what needs more memory than the machine has available is rejected before it is allocated, with LK_ETOOLARGE;
-     * 1: it is tried, and the system may kill the process. Nothing is rejected if `allocator` is set, whose memory may
-     * already exist. */
+    /* 0: an object that needs more memory than the machine has available is rejected with LK_ETOOLARGE before it is
+     * allocated; 1: it is allocated, and the system may kill the process. Nothing is rejected if `allocator` is set,
+     * because its memory may already exist. */
     int overcommit LK_ZERO;
-    int plans_only LK_ZERO; /* 1: only for plans, which need no device: "cuda" can be planned for without a GPU */
-    /* Long work within a call, by the calling thread: after `done` of `total` parts; at its end they are equal. `what`
-     * is a word, such as "tune" where algorithms are measured. NULL: silent */
+    int plans_only LK_ZERO; /* 1: for planning only, which needs no device: "cuda" can be planned for without a GPU */
+    /* Progress of long work within a call, reported by the calling thread: `done` of `total` parts are finished; at the
+     * end they are equal. `what` names the work, for example "tune" while algorithms are measured. NULL: silent */
     void (*progress)(void *user, const char *what, int64_t done, int64_t total) LK_ZERO;
     void *progress_user LK_ZERO;
 } lk_context_config;
 #define LK_CONTEXT_CONFIG_INIT {.size = sizeof(lk_context_config)}
 
 /* config may be NULL for all defaults. LK_EUNSUPPORTED: this build or machine has no such instruction set or device. If
- * it fails, lk_context_error(NULL) says why. It reads the environment (lockstep/environment.h) now. Under `lockstep
- * run` the calling thread, and with it the context's, is pinned to the cores of the rank. */
+ * it fails, lk_context_error(NULL) says why. Environment variables (lockstep/environment.h) are read during this call.
+ * Under `lockstep run` the calling thread and the context's threads are pinned to the rank's cores. */
 LK_API lk_status lk_context_create(const lk_context_config *config, lk_context **context);
 LK_API void      lk_context_free(lk_context *context); /* NULL is fine */
 
@@ -84,8 +85,8 @@ LK_API const char *lk_context_device(const lk_context *context);
 LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind); /* bytes in use now */
 LK_API uint64_t    lk_context_allocations(const lk_context *context);            /* calls of the allocator so far */
 
-/* What this process may use of the machine, according to its control groups (cgroups, versions 1 and 2: its own and all
- * above it) and the host. */
+/* The resources that this process may use, as its control groups (cgroups, versions 1 and 2: its own and all above it)
+ * and the host limit them. */
 typedef struct lk_limits {
     double cores;        /* the smallest CPU quota, in cores; 0: none */
     size_t memory;       /* the smallest memory limit of a control group; 0: none */
@@ -93,9 +94,9 @@ typedef struct lk_limits {
     size_t available_of; /* the limit of the control group that determines it; 0: the host's memory does */
 } lk_limits;
 LK_API void lk_limits_read(lk_limits *limits);
-/* LK_ETOOLARGE: `bytes` are more than can be allocated now; the message says what limits it.
- * Otherwise LK_OK, also if that is unknown or the context overcommits. who: begins the message,
- * "the 4 ranks"; NULL: "this process". lk_comm_check_memory adds what the ranks of a host need. */
+/* LK_ETOOLARGE: `bytes` are more than can be allocated now; the message says what limits it. Otherwise LK_OK, also if
+ * that is unknown or the context overcommits. `who` begins the message, for example "the 4 ranks"; NULL: "this
+ * process". lk_comm_check_memory adds what the ranks of a host need. */
 LK_API lk_status lk_context_check_memory(lk_context *context, const char *who, size_t bytes);
 
 /* The number that threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then
@@ -103,41 +104,41 @@ LK_API lk_status lk_context_check_memory(lk_context *context, const char *who, s
 LK_API int lk_default_threads(void);
 /* What computes SHA-256, the digest of checkpoints, on this machine: "sha2" (ARMv8), "sha-ni" (x86) or "portable". */
 LK_API const char *lk_sha256_instructions(void);
-/* Receives a text, in parts. */
+/* Receives a text in one or several parts. */
 typedef void (*lk_text_callback)(void *user, const char *text, size_t bytes);
 
-/* The devices that can be used here: name i and what it is; NULL past the last. */
+/* The name and the description of device i of those that can be used here; NULL past the last. */
 LK_API const char *lk_device_name(size_t i);
 LK_API const char *lk_device_text(size_t i);
-/* Lines about a device that is a module, "cuda": its GPUs, the driver, the versions of its libraries. LK_EUNSUPPORTED:
- * there is no such module, and lk_context_error(NULL) says why. */
+/* Writes lines about a device that is a module, such as "cuda": its GPUs, the driver, the versions of its libraries.
+ * LK_EUNSUPPORTED: there is no such module, and lk_context_error(NULL) says why. */
 LK_API lk_status lk_device_report(const char *name, lk_text_callback write, void *user);
 
 /* The measured speed of the context's device. */
 typedef struct lk_device_speed {
     double flops;   /* operations per second, in large products of a type */
     double memory;  /* bytes per second, read and written, in a large copy within its memory */
-    double latency; /* seconds of a kernel that has nothing to do, among others like it */
+    double latency; /* seconds per kernel in a series of kernels that do nothing */
 } lk_device_speed;
 
-/* Measures with data generated on the device, once per type (f32, f64 or bf16): about 50 ms.
- * f32 is TF32 if products round to it. Not while a program runs. LK_EUNSUPPORTED: the CPU. */
+/* Measures with data generated on the device, once per type (f32, f64 or bf16): about 50 ms. f32 is TF32 if products
+ * round to it. Must not be called while a program runs. LK_EUNSUPPORTED: the device is the CPU. */
 LK_API lk_status lk_device_measure(lk_context *context, lk_dtype type, lk_device_speed *speed);
 
 /* Operations per second of multiply-adds in registers, with the context's instruction set and on all its
  * threads at once: the upper bound for kernels of that type (f32, f64 or bf16, which they compute in
- * f32). Takes about 30 ms. 0: unknown here, or the device is not the CPU. Not while a program runs. */
+ * f32). Takes about 30 ms. 0: unknown here, or the device is not the CPU. Must not be called while a program runs. */
 LK_API double lk_context_peak(lk_context *context, lk_dtype type);
 
 /* The memory that a device's runtime and libraries need besides what plans count: both 0 for the CPU. */
 typedef struct lk_device_memory_overhead {
     size_t context, libraries; /* bytes: of a CUDA context; of cuBLASLt and cuDNN */
-    bool   measured;           /* on this machine's GPU, just now; otherwise they are figures of an NVIDIA H200 */
+    bool   measured;           /* just now, on this machine's GPU; otherwise the figures are those of an NVIDIA H200 */
 } lk_device_memory_overhead;
-/* Measures only where this process has used no GPU yet: to be called before the first context. name as in
+/* Measures only if this process has not used a GPU yet: call it before creating the first context. name as in
  * lk_context_config. */
 LK_API lk_status lk_device_overhead(const char *name, lk_device_memory_overhead *overhead);
-/* Their former names, which the next version will not have. */
+/* Former names, which the next version will remove. */
 #define lk_device_held lk_device_overhead
 #define lk_device_memory_held lk_device_memory_overhead
 /* Bytes of the device's memory that can still be allocated, by any process, and in total; 0: the device is the CPU, or

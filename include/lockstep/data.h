@@ -44,10 +44,10 @@ typedef struct lk_open_options {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_OPEN_OPTIONS_INIT */
     /* folder: images are resized to this; 0: all images must have the same size */
     int64_t height LK_ZERO, width LK_ZERO;
-    int     channels LK_ZERO; /* folder: 1 grey, 3 RGB; 0: as the first image in order */
+    int     channels LK_ZERO; /* folder: 1 grey, 3 RGB; 0: those of the first image */
     /* the fraction of samples that form the test set, chosen by a hash of the file's name or the row's number; 0: none,
-     * and files without their own test set have no test set. For text: the last part of its tokens; 0: a tenth of text:
-     * and jsonl:, nothing of tokens:. -1: nothing of any data */
+     * so that files without a test set of their own have none. For text: the last part of its tokens; 0: a tenth for
+     * text: and jsonl:, none for tokens:. -1: none, for any data */
     double holdout LK_ZERO;
     /* csv: the column of the label, a name or a number from 1; npz, safetensors: the array's name. NULL: "label" or
      * "target", else csv: the last column; "": there is none, as in rows to predict. jsonl: the field with the class of
@@ -77,9 +77,9 @@ typedef struct lk_open_options {
     /* csv: whole numbers in the label's column are classes, even if they would be numbers to predict by the rule in
      * docs/data.md */
     bool classification LK_ZERO;
-    /* The fields of the samples that a model was trained on, as lk_description_field(description, 0) has them: which
-     * columns are the features, what the label is, its classes and their numbers, and all types are these, and nothing
-     * is inferred from the file. It need not have every class. Borrowed during the call; NULL: none */
+    /* The fields of the samples that a model was trained on, as lk_description_field(description, 0) returns them. They
+     * determine which columns are the features, what the label is, its classes and their numbers, and all types;
+     * nothing is inferred from the file, which need not contain every class. Borrowed during the call; NULL: none */
     const lk_field *expected LK_ZERO;
     int             expected_count LK_ZERO;
     /* With `expected`, for rows to predict: the label's column, array or field may be missing, and then there is no
@@ -90,7 +90,7 @@ typedef struct lk_open_options {
      * training set, are left out, and counted in the log; false: LK_EFORMAT, or LK_EINVAL for a directory, names the
      * first */
     bool skip_unknown LK_ZERO;
-    /* jsonl, with `expected`: a label that is a whole number is that of a class, unless a class has it as its name */
+    /* jsonl, with `expected`: a label that is a whole number is a class number, unless a class has that name */
     bool label_numbers LK_ZERO;
 } lk_open_options;
 #define LK_NO_LABEL (-100) /* the label of a sample that has none, see label_optional */
@@ -115,7 +115,7 @@ typedef struct lk_open_options {
  *                               lk_text_info
  *   jsonl:FILE[,VALIDATION]     a JSON object in each line, whose field "text" is a document; plain or gzip
  *   tokens:FILE[,VALIDATION]    token ids, little-endian u16 or u32: plain, or with the header of llm.c or of
- *                               lk_data_tokenize. Mapped
+ *                               lk_data_tokenize. Memory-mapped
  * options may be NULL. Messages name, for LK_ENOENT, the missing files and how to get them; for LK_EFORMAT, the file
  * and the invalid byte or line; for LK_EINVAL, the unknown name and the most similar known one. LK_END: there is no
  * test set. Without a test set LK_SPLIT_ALL is what LK_SPLIT_TRAIN is with a holdout of -1. */
@@ -188,7 +188,7 @@ typedef struct lk_dataset_callbacks_config {
     const lk_field         *fields LK_ZERO; /* copied, with their names */
     int                     fields_count LK_ZERO;
     lk_dataset_get_callback get LK_ZERO;
-    void                   *user LK_ZERO; /* handed to get; borrowed until lk_dataset_free */
+    void                   *user LK_ZERO; /* passed to get; borrowed until lk_dataset_free */
 } lk_dataset_callbacks_config;
 #define LK_DATASET_CALLBACKS_CONFIG_INIT {.size = sizeof(lk_dataset_callbacks_config)}
 
@@ -201,44 +201,45 @@ LK_API const char     *lk_dataset_name(const lk_dataset *dataset); /* "cifar10",
 LK_API int64_t         lk_dataset_count(const lk_dataset *dataset);
 LK_API int             lk_dataset_fields(const lk_dataset *dataset); /* how many fields a sample has */
 LK_API const lk_field *lk_dataset_field(const lk_dataset *dataset,
-                                        int               i); /* valid as the data set is; NULL past the last */
+                                        int               i); /* valid as long as the data set; NULL past the last */
 LK_API const lk_field *lk_dataset_find(const lk_dataset *dataset, const char *name); /* NULL if it has no such field */
-/* How a person finds sample `index`: its file, or "" if it has only its number. */
+/* The file of sample `index`, for messages; "" if the sample has only its index. */
 LK_API const char *lk_dataset_sample_name(const lk_dataset *dataset, int64_t index);
 
-/* Copies sample `index` as stored: fields[i] gets lk_field_bytes of field i; NULL: that field is not needed. Any
- * thread. */
+/* Copies sample `index` as stored: fields[i] gets lk_field_bytes of field i; NULL: that field is not needed. May be
+ * called from any thread. */
 LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *const *fields);
 
 /* ---- Text. ----
  *
  * A sample for a language model is `context` consecutive tokens (T) and the token after each of them. Fields: tokens
  * i32 (T), whose classes are the vocabulary; label i32 (T), -100 where there is no next token. With windows, the
- * training set has a sample at every offset: tokens - T of them. Packed, windows do not overlap, no token of a
- * document is predicted from another one, and there are two more fields: positions i32 (T), which start again
- * at 0 with each document, and first i32 (T), the index in the window of the first token of the same document. A
- * document ends with the tokenizer's end token; where a window starts within a document, the rest is one, too.
+ * training set has a sample at every offset: tokens - T of them. Packed, windows do not overlap, no token of a document
+ * is predicted from another one, and there are two more fields: positions i32 (T), which start again at 0 with each
+ * document, and first i32 (T), the index in the window of the first token of the same document. A document ends with
+ * the tokenizer's end token; where a window starts within a document, the rest of it counts as a document.
  *
- * For an evaluation, every token of a document except the first is a label exactly once, whatever else is evaluated:
- * each document has its own windows, the first at its beginning, then one every `stride` tokens, of which only the last
- * `stride` labels are set; the last window may be shorter. With windows, the text is one document. Packed, the parts
- * that are shorter than T share windows, and the end tokens between documents are not labels; without an end token
- * documents can be evaluated, too, if nothing is held out.
+ * For an evaluation, every token of a document except the first is a label exactly once, whatever the other documents
+ * are: each document has its own windows, the first at its beginning, then one every `stride` tokens, in which only the
+ * last `stride` labels are set; the last window may be shorter. With windows, the text is one document. Packed, the
+ * parts that are shorter than T share windows, and the end tokens between documents are not labels; if the tokenizer
+ * has no end token, documents can be evaluated only if nothing is held out.
  *
  * A sample for classification (jsonl: with a label): tokens i32 (T), the first T of a text, then zeros; length i32 (),
  * how many there are; label i32 (), with classes and their names. */
 typedef struct lk_text_info {
     int64_t tokens;     /* of this split */
-    int64_t bytes;      /* of text that they stand for; of a part of a token file in proportion; 0: not known */
+    int64_t bytes;      /* of the text that they stand for; for a part of a token file, in proportion; 0: not known */
     int64_t vocabulary; /* all ids are below it; 0: not known */
-    int64_t longest;    /* tokens of the longest sample; classification: of the longest text, which may be cut to T */
+    /* tokens of the longest sample; classification: of the longest text, which may be truncated to T */
+    int64_t             longest;
     const lk_tokenizer *tokenizer;    /* borrowed from the data set; NULL: tokens: without one */
     int64_t             scored;       /* for an evaluation of a language model: labels of all samples; otherwise 0 */
-    int64_t             scored_bytes; /* of text that they stand for; 0: not known */
+    int64_t             scored_bytes; /* of the text that they stand for; 0: not known */
     int                 reserved[4];
 } lk_text_info;
 
-/* false: it is not text, and info is zeros */
+/* false: it is not text, and info is zeroed */
 LK_API bool lk_dataset_text(const lk_dataset *dataset, lk_text_info *info);
 
 /* ---- Transforms of a sample. ---- */
@@ -246,11 +247,11 @@ LK_API bool lk_dataset_text(const lk_dataset *dataset, lk_text_info *info);
 #define LK_MAX_CHANNELS 16
 
 /* Of field 0, which is u8 or f32. u8 becomes v / 255; then (v - mean) / std per channel, rounded as PyTorch's ToTensor
- * and Normalize round. All other changes but mixup need (channels, height, width); their random numbers are a function
- * of (seed, epoch, sample index) alone. */
+ * and Normalize round. All other transforms except mixup need (channels, height, width); their random numbers are a
+ * function of (seed, epoch, sample index) alone. */
 typedef struct lk_transform {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_TRANSFORM_INIT */
-    bool   raw LK_ZERO;  /* field 0 stays as it is stored, whatever its type; nothing else may be set */
+    bool   raw LK_ZERO;  /* field 0 stays as stored, whatever its type; no other field may be set */
     /* entries of mean and std: 1 (for all) or dims[0] of (channels, height, width) samples; 0: mean 0.5 and std 0.5 for
      * u8, f32 as it is */
     int    channels LK_ZERO;
@@ -258,20 +259,20 @@ typedef struct lk_transform {
     double std[LK_MAX_CHANNELS] LK_ZERO; /* above 0 */
     int crop_padding LK_ZERO; /* zeros (before normalising) on each side, then a crop to the original size; 0: none */
     double flip LK_ZERO;      /* probability of a horizontal flip; 0: never */
-    /* A box with this part of the image's area, from … to, and this ratio of width to height (0, 0: 3/4 to 4/3),
-     * resized to the whole image, as torchvision's RandomResizedCrop; before the crop. 0, 0: none. */
+    /* A box whose share of the image's area and whose ratio of width to height (0, 0: 3/4 to 4/3) are drawn from these
+     * ranges, resized to the whole image, like torchvision's RandomResizedCrop; applied before the crop. 0, 0: none. */
     double resized_crop[2] LK_ZERO, resized_ratio[2] LK_ZERO;
-    /* by up to so many degrees in either direction, bilinear, 0 outside; after the flip. 0: none */
+    /* by up to this many degrees in either direction, bilinear, 0 outside the image; applied after the flip. 0: none */
     double rotate LK_ZERO;
-    /* brightness, contrast, saturation, hue, as torchvision's ColorJitter; of u8, or of f32 from 0 to 1 */
+    /* brightness, contrast, saturation, hue, like torchvision's ColorJitter; for u8, or f32 from 0 to 1 */
     double color_jitter[4] LK_ZERO;
     /* Each sample becomes mix × itself + (1 - mix) × another one, whose label is the field "label_2" (i32); the field
-     * "mix", in the loader's dtype, is drawn from Beta(mixup, mixup). Any f32 or u8 field 0, and a field "label". 0:
-     * none. See lk_mixup_loss. */
+     * "mix", in the loader's dtype, is drawn from Beta(mixup, mixup). Needs an f32 or u8 field 0 and a field "label".
+     * 0: none. See lk_mixup_loss. */
     double mixup LK_ZERO;
     int    cutout LK_ZERO;       /* the side of a square that is set to 0 after normalising; 0: none */
     bool   mixup_fields LK_ZERO; /* "label_2" and "mix" also without mixup, with mix 1: for a test set */
-    int    reserved[24] LK_ZERO; /* it is part of other configs */
+    int    reserved[24] LK_ZERO; /* because other configs contain this struct */
 } lk_transform;
 #define LK_TRANSFORM_INIT {.size = sizeof(lk_transform)}
 
@@ -293,7 +294,7 @@ typedef struct lk_loader_config {
      * n*(q+1)/parts (rounded down), and this loader prepares only parts first_part … last_part-1. 0, 0, 0: the whole
      * batch. */
     int parts LK_ZERO, first_part LK_ZERO, last_part LK_ZERO;
-    int unused LK_ZERO; /* was padding, which a caller leaves undefined */
+    int unused LK_ZERO; /* ignored: padding in older versions, which callers leave undefined */
     /* Not 0: parts are those of a full batch even if a batch is not full; its last parts then have fewer samples or
      * none. */
     int fixed_parts LK_ZERO, reserved LK_ZERO;
@@ -302,8 +303,8 @@ typedef struct lk_loader_config {
     {.size = sizeof(lk_loader_config), .batch = 64, .timeout_ms = 600000, .transform = LK_TRANSFORM_INIT}
 
 /* Borrowed until the next lk_loader_next, lk_loader_seek or lk_loader_free. Arrays hold `capacity` samples
- * (lk_loader_capacity: config.batch unless it prepares a share), aligned to 64 bytes; those past count are
- * padding: fields 0, index -1. Samples and their order do not depend on the share. */
+ * (lk_loader_capacity: config.batch, unless the loader prepares only a share), aligned to 64 bytes; those past count
+ * are padding: fields 0, index -1. Samples and their order do not depend on the share. */
 typedef struct lk_batch {
     const void *const *fields; /* by field: (capacity, dims…) in the type of lk_loader_field */
     const lk_field    *about;  /* by field: its name, type and shape, as lk_loader_field */
@@ -320,8 +321,8 @@ typedef struct lk_batch {
  * start); at least 1; 0 for an invalid config. */
 LK_API int64_t lk_loader_capacity(const lk_loader_config *config);
 
-/* Field i of the batches: the data set's, where dtype is that in a batch. f32, and field 0 where it is transformed,
- * have config.dtype; the others are as stored. false: there is no such field, or config is invalid. */
+/* Field i of the batches: the data set's field, with its dtype in a batch. f32 fields, and field 0 if it is
+ * transformed, have config.dtype; the others are as stored. false: there is no such field, or config is invalid. */
 LK_API bool lk_loader_field(const lk_loader_config *config, int i, lk_field *field);
 
 /* Copies config; borrows its dataset. Allocates all memory that the loader will use. */
@@ -347,7 +348,7 @@ LK_API size_t lk_loader_bytes(const lk_loader_config *config);
 
 /* ---- Downloads of public data sets. ---- */
 
-/* Called regularly with bytes done and in total over all files; a result other than 0 stops (LK_ECANCELED). */
+/* Called regularly with the bytes done and in total, over all files; a result other than 0 cancels (LK_ECANCELED). */
 typedef int (*lk_data_progress)(void *user, int64_t done, int64_t total);
 
 /* Downloads "cifar10", "fashion-mnist" or "mnist" into directory (NULL: lk_data_directory), which is created if

@@ -8,18 +8,19 @@ LK_BEGIN_DECLS
 
 typedef enum lk_data_trait {
     LK_DATA_PUBLIC = 1,       /* lk_data_get downloads it; `samples` and `image` are its published sizes */
-    LK_DATA_HIDDEN = 2,       /* programs choose it; it is not offered to people */
+    LK_DATA_HIDDEN = 2,       /* programs choose it; help and completion do not list it */
     LK_DATA_TEXT = 4,         /* tokens of texts */
-    LK_DATA_TOKENIZED = 8,    /* its files hold token ids: a tokenizer is not required, and documents are not known */
-    LK_DATA_TABLE = 16,       /* columns with names, by which new data is read */
-    LK_DATA_DECODED = 32,     /* samples are decoded when they are loaded: more loader threads help */
-    LK_DATA_SUBFOLDERS = 64,  /* a directory, which may hold the two sets as train/ and test/ */
+    /* its files hold token ids: a tokenizer is optional, and document boundaries are unknown */
+    LK_DATA_TOKENIZED = 8,
+    LK_DATA_TABLE = 16,       /* named columns, by which new data is matched */
+    LK_DATA_DECODED = 32,     /* samples are decoded while loading: more loader threads help */
+    LK_DATA_SUBFOLDERS = 64,  /* a directory, which may contain train/ and test/ */
     LK_DATA_GENERATED = 128   /* there are no files */
 } lk_data_trait;
 
 typedef struct lk_data_format {
     const char *name;    /* "csv" */
-    const char *form;    /* how a name is written: "csv:FILE", "cifar10[:DIR]" */
+    const char *form;    /* the form of a name: "csv:FILE", "cifar10[:DIR]" */
     const char *doc;     /* what it reads, for help: "rows of numbers and a label"; NULL: nothing to add */
     const char *options; /* those of lk_open_options that it uses, as the command names them: "label header" */
     const char *directory_options; /* the same, used only where the name is that of a directory; NULL: none */
@@ -32,7 +33,7 @@ typedef struct lk_data_format {
 } lk_data_format;
 
 LK_API const lk_data_format *lk_data_format_at(int index); /* NULL past the last */
-/* That of a name such as "csv:rows.csv" or "csv"; NULL: there is none. */
+/* The format of a name such as "csv:rows.csv" or "csv"; NULL: unknown. */
 LK_API const lk_data_format *lk_data_format_find(const char *name);
 /* Whether it uses an option, by its name in the command. `directory`: the name is that of a directory. */
 LK_API bool lk_data_format_uses(const lk_data_format *format, const char *option, bool directory);

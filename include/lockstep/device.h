@@ -9,13 +9,13 @@ LK_BEGIN_DECLS
 typedef struct lk_device {
     size_t      size LK_ZERO; /* sizeof this struct; set by LK_DEVICE_INIT */
     const char *name LK_ZERO; /* for lk_context_config.device */
-    const char *text LK_ZERO; /* what it is, in a line */
+    const char *text LK_ZERO; /* a one-line description */
     const char *help LK_ZERO; /* its names in help: "cuda (the GPU of this rank), cuda:N"; NULL: for tests */
     int         numbered LK_ZERO; /* NAME:N selects one of several */
     int         on_host LK_ZERO;  /* it computes on the host's processor, in the host's memory */
-    /* For reports about it: the title of its rows and what one of them is ("CUDA", "GPU"); what its module was built
-     * with, and by which version of it, "" where there is none ("nvcc", "13.0: sm_90a"); on which one
-     * lk_device_overhead was measured that cannot be measured here. NULL: it has no such rows. */
+    /* For reports: the title of its rows and the name of one unit ("CUDA", "GPU"); the tool that its module was built
+     * with, and that tool's version and targets, "" if there is no module ("nvcc", "13.0: sm_90a"); the model whose
+     * figures lk_device_overhead returns where it cannot measure. NULL: it has no such rows. */
     const char *title LK_ZERO;
     const char *unit LK_ZERO;
     const char *built_with LK_ZERO;
@@ -24,11 +24,11 @@ typedef struct lk_device {
 } lk_device;
 #define LK_DEVICE_INIT {.size = sizeof(lk_device)}
 
-/* Options of devices that are not part of a context's configuration: X(device, option of commands, variable, text). One
- * is set by the environment, where its variable is 1 before the first context is created. */
+/* Options of devices that are not part of a context's configuration: X(device, command-line option, environment
+ * variable, description). An option is on if its variable is 1 when the first context is created. */
 #define LK_DEVICE_OPTION_LIST(X)                                                                                     \
     X(cuda, "share-device", "LOCKSTEP_SHARE_DEVICE",                                                                 \
-      "ranks of a host may share its GPUs, where it has fewer of them; for tests and small models")                  \
+      "ranks of a host may share its GPUs if it has fewer GPUs than ranks; for tests and small models")              \
     X(cuda, "device-sync", "LOCKSTEP_DEVICE_SYNC",                                                                   \
       "wait for each kernel, so that an error names its operation and the line of the model")                        \
     X(cuda, "tf32", "LOCKSTEP_TF32",                                                                                 \
@@ -38,7 +38,7 @@ typedef struct lk_device {
 LK_API lk_status lk_device_at(int index, lk_device *device);
 /* The name of the device that "auto" chooses here. */
 LK_API const char *lk_device_auto(void);
-/* Whether a context's device is one that computes on the host. */
+/* Whether a context's device computes on the host. */
 LK_API bool lk_context_on_host(const lk_context *context);
 
 LK_END_DECLS

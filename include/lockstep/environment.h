@@ -19,8 +19,8 @@ typedef enum lk_environment_type {
 
 typedef enum lk_environment_group {
     LK_ENVIRONMENT_SETTINGS, /* for users */
-    LK_ENVIRONMENT_JOB,      /* what a launcher tells each rank */
-    LK_ENVIRONMENT_SYSTEM,   /* that other programs use too */
+    LK_ENVIRONMENT_JOB,      /* set by a launcher for each rank */
+    LK_ENVIRONMENT_SYSTEM,   /* used by other programs too */
     LK_ENVIRONMENT_CHECKS,   /* for tests, comparisons and debugging */
     LK_ENVIRONMENT_GROUPS
 } lk_environment_group;
@@ -29,15 +29,15 @@ typedef struct lk_environment_variable {
     const char          *name;
     lk_environment_type  type;
     lk_environment_group group;
-    double               low, high; /* of numbers and flags; equal: any */
+    double               low, high; /* range of numbers and flags; equal: any value */
     const char          *doc;
 } lk_environment_variable;
 
 LK_API const lk_environment_variable *lk_environment_at(int index); /* NULL past the last */
 
-/* The value of a variable of the table; NULL: it is not set. A context keeps the values from when it was
- * created: change the environment before that. In a process that was forked since, and with context NULL, it is the
- * current value. Valid as long as the context, or as what getenv returns. */
+/* The value of a variable of the table; NULL: it is not set. A context keeps the values that were set when it was
+ * created, so change the environment before. With context NULL, and in a process forked since then, it is the current
+ * value. Valid as long as the context or, for a current value, as long as getenv's result. */
 LK_API const char *lk_environment_get(const lk_context *context, const char *name);
 
 LK_END_DECLS

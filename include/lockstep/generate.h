@@ -19,16 +19,17 @@ typedef struct lk_generator_config {
     /* as lk_weights_load takes them: a checkpoint, a Hugging Face directory, a safetensors file */
     const char     *weights LK_ZERO;
     const lk_store *store LK_ZERO; /* or copied from a store of this model, such as that of a training program */
-    uint64_t        seed LK_ZERO;  /* of the initial weights, where neither is given */
+    uint64_t        seed LK_ZERO;  /* of the initial weights, if neither is given */
     int64_t         batch LK_ZERO; /* maximum number of prompts at once; 0: 1 */
     int64_t   context LK_ZERO; /* maximum number of tokens of a prompt and its continuation; 0: the model's context */
     int64_t   chunk LK_ZERO;   /* tokens of each prompt that are computed at once; 0: 32 */
     lk_dtype  dtype LK_ZERO;   /* LK_F32 or LK_F64 */
     lk_policy policy LK_ZERO;  /* LK_POLICY_BF16: weights, activations and cache in bf16 */
-    /* The ranks that generate together, all with the same config and the same calls, of which each gets all tokens;
-     * NULL: one rank. Borrowed. */
+    /* The ranks that generate together, all with the same config and the same calls; each gets all tokens. NULL: one
+     * rank. Borrowed. */
     lk_comm *comm LK_ZERO;
-    /* Their axes: tensor splits weights and cache; NULL: one axis, tensor. data is not supported. Borrowed. */
+    /* Their axes: tensor splits weights and cache, pipeline the layers; data is not supported. NULL: one axis, tensor.
+     * Borrowed. */
     const lk_mesh *mesh LK_ZERO;
 } lk_generator_config;
 #define LK_GENERATOR_CONFIG_INIT            \
@@ -38,11 +39,11 @@ typedef struct lk_generator_config {
 
 LK_API lk_status lk_generator_create(lk_context *context, const lk_generator_config *config, lk_generator **generator);
 LK_API void      lk_generator_free(lk_generator *generator); /* NULL is fine; before its context */
-/* Only the plan: the memory that lk_generator_create would use, by kind, or why there is no such plan. With a mesh and
- * without comm: of that rank. */
+/* Only plans: returns the memory that lk_generator_create would use, by kind, or fails as it would. With a mesh and
+ * without comm: for the mesh's rank. */
 LK_API lk_status lk_generator_plan(lk_context *context, const lk_generator_config *config,
                                    size_t memory[LK_MEMORY_COUNT]);
-/* Bytes that a generator uses of each kind, as planned: exact, except for LK_MEMORY_OTHER, where it is 0. */
+/* Bytes of that kind that a generator uses, as planned: exact, except for LK_MEMORY_OTHER, for which it returns 0. */
 LK_API size_t lk_generator_memory(const lk_generator *generator, lk_memory kind);
 /* Bytes of weights that each step reads: all parameters except those looked up by token or position. */
 LK_API size_t lk_generator_weight_bytes(const lk_generator *generator);
@@ -69,7 +70,8 @@ typedef struct lk_generated {
     int64_t         index;  /* of the token in its continuation, from 0 */
     int32_t         token;
     lk_generate_end end;
-    /* that it was chosen from: vocabulary numbers in the generator's dtype, valid during the call; NULL: no_logits */
+    /* the logits that it was chosen from: one per token of the vocabulary, in the generator's dtype, valid during the
+     * call; NULL: no_logits */
     const void *logits;
     /* With a tokenizer: the text that is complete with this token, in whole characters (UTF-8) and up to what may
      * become a stop string; at the end all the rest, up to the stop string. Special tokens have none. Valid during the
@@ -90,12 +92,12 @@ typedef struct lk_generate_config {
     bool             ignore_eos LK_ZERO;
     /* At the end of the context, continue with its latest half, which is recomputed. Otherwise the text ends there. */
     bool slide LK_ZERO;
-    /* strings that end a continuation, also across tokens and as special ones; they need a tokenizer */
+    /* strings that end a continuation, even if they span tokens or are special tokens; they need a tokenizer */
     const char *const  *stop LK_ZERO;
     int                 stop_count LK_ZERO;
     const lk_tokenizer *tokenizer LK_ZERO; /* for text and stop strings; NULL: only ids */
-    /* For each new token, prompt by prompt in every step. Below 0 ends the call with that status; LK_END ends this
-     * prompt. */
+    /* Called for each new token, prompt by prompt in every step. A result below 0 ends the call with that status;
+     * LK_END ends this prompt. */
     lk_status (*token)(void *user, const lk_generated *generated) LK_ZERO;
     void *user LK_ZERO;
     /* The callback needs no logits. A GPU then chooses the tokens, and steps are queued ahead of the callback;
@@ -108,7 +110,8 @@ typedef struct lk_generate_config {
     }
 
 typedef struct lk_generate_times {
-    /* of prompts, computed in chunks: all but the last of each; with slide, also what was computed anew */
+    /* tokens of prompts, computed in chunks: all but the last of each prompt; with slide, also those that were
+     * recomputed */
     int64_t prompt_tokens;
     double  prompt_seconds;
     int64_t steps, tokens; /* one token at a time: steps, and new tokens of all prompts */

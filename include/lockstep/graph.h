@@ -25,8 +25,8 @@ LK_API lk_status   lk_graph_create(lk_context *context, lk_dtype real, lk_graph 
 LK_API void        lk_graph_free(lk_graph *graph);
 LK_API lk_status   lk_graph_status(const lk_graph *graph); /* LK_OK, or the first failure … */
 LK_API const char *lk_graph_error(const lk_graph *graph);  /* … and its message with file and line; "" when none */
-/* Makes the graph fail as an invalid call does, with this message and no file: for functions that record a model and
- * check their arguments. The first failure is kept. */
+/* Makes the graph fail as an invalid call does, with this message and without a file: for functions that record a model
+ * and check their own arguments. The first failure is kept. */
 LK_API void        lk_graph_fail(lk_graph *graph, const char *format, ...) __attribute__((format(printf, 2, 3)));
 LK_API lk_context *lk_graph_context(const lk_graph *graph);
 LK_API lk_dtype    lk_graph_dtype(const lk_graph *graph);
@@ -43,7 +43,7 @@ LK_API lk_dtype lk_tensor_dtype(lk_tensor x);
 
 typedef struct lk_input_options {
     int  reserved LK_ZERO;
-    bool fixed LK_ZERO; /* axis 0 is not the batch: it has no run-time count */
+    bool fixed LK_ZERO; /* axis 0 is not the batch axis: it has no run-time count */
 } lk_input_options;
 
 /* A value that the caller binds before a run: of the graph's type, LK_U8, LK_I32 or LK_I64. Axis 0 is the batch:
@@ -70,16 +70,17 @@ LK_API lk_tensor lk_parameter_at(lk_site site, lk_graph *graph, const char *name
     lk_parameter_at(LK_HERE, graph, name, rank, dims, LK_OPTIONS(lk_parameter_options, ##__VA_ARGS__))
 typedef struct lk_buffer_options {
     int  reserved LK_ZERO;
-    bool not_saved LK_ZERO; /* a cache: no file holds it, and loading keeps it; PyTorch's persistent=False */
+    bool not_saved LK_ZERO; /* a cache: not saved, and unchanged by loading; PyTorch's persistent=False */
 } lk_buffer_options;
 
-/* State that is saved but not trained (running statistics), `value` at first. type is the graph's or LK_I64. */
+/* State that is saved but not trained (running statistics), initialised to `value`. type is the graph's or LK_I64. */
 LK_API lk_tensor lk_buffer_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank,
                               const int64_t *dims, double value, lk_buffer_options options);
 #define lk_buffer(graph, name, type, rank, dims, value, ...) \
     lk_buffer_at(LK_HERE, graph, name, type, rank, dims, value, LK_OPTIONS(lk_buffer_options, ##__VA_ARGS__))
-/* Recorded data: the graph copies it. It is the same on all ranks (which compare it), has no gradient and is never
- * saved. type is LK_F32, LK_F64, LK_I32, LK_I64 or LK_U8; operations on floating values need the graph's. */
+/* Data recorded with the graph, which copies it. It must be the same on all ranks (they compare it), has no gradient
+ * and is never saved. type is LK_F32, LK_F64, LK_I32, LK_I64 or LK_U8; operations on floating values need the
+ * graph's. */
 LK_API lk_tensor lk_constant_at(lk_site site, lk_graph *graph, lk_dtype type, int rank, const int64_t *dims,
                                 const void *data);
 #define lk_constant(...) lk_constant_at(LK_HERE, __VA_ARGS__)
@@ -99,7 +100,7 @@ LK_API void lk_block_begin_at(lk_site site, lk_tensor x, const char *name, lk_bl
 LK_API void lk_block_end_at(lk_site site, lk_tensor x);
 #define lk_block_end(x) lk_block_end_at(LK_HERE, x)
 
-/* ---- element by element ---- */
+/* ---- element-wise ---- */
 
 LK_API lk_tensor lk_add_at(lk_site site, lk_tensor a, lk_tensor b); /* these four broadcast as in PyTorch */
 LK_API lk_tensor lk_sub_at(lk_site site, lk_tensor a, lk_tensor b);
@@ -140,7 +141,8 @@ LK_API lk_tensor lk_where_at(lk_site site, lk_tensor condition, lk_tensor a, lk_
 #define lk_where(condition, a, b) lk_where_at(LK_HERE, condition, a, b)
 
 /* x in another type: LK_F32, LK_F64 or LK_BF16, from any. Operands of one operation have one floating type; where f32
- * and bf16 meet, the operation takes bf16, except softmax, losses, sums and maxima, which compute in f32 at least. */
+ * and bf16 are mixed, the operation takes bf16, except softmax, losses, sums and maxima, which compute in f32 or
+ * wider. */
 LK_API lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type);
 #define lk_cast(x, type) lk_cast_at(LK_HERE, x, type)
 
@@ -148,9 +150,10 @@ LK_API lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type);
 LK_API lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x);
 #define lk_stop_gradient(x) lk_stop_gradient_at(LK_HERE, x)
 
-/* States how x is placed over the ranks along an axis of the mesh, "tensor": split along a dimension (below 0: from the
- * last on), or whole on every rank (JAX's with_sharding_constraint). What else is split follows from that. Without
- * ranks along that axis it does nothing. x is not an input of the model: those are whole. Returns x. */
+/* Sets how x is placed over the ranks along an axis of the mesh, which must be "tensor": split along a dimension (below
+ * 0: counted from the last) or, with LK_REPLICATED, whole on every rank (JAX's with_sharding_constraint). The placement
+ * of other values follows from it. Without that axis in the mesh it does nothing. x must not be an input of the model:
+ * inputs are whole. Returns x. */
 enum { LK_REPLICATED = -1000 };
 LK_API lk_tensor lk_place_at(lk_site site, lk_tensor x, const char *axis, int dim);
 #define lk_place(x, axis, dim) lk_place_at(LK_HERE, x, axis, dim)
@@ -189,8 +192,8 @@ typedef struct lk_axis_options {
     int  reserved LK_ZERO;
     bool keepdim LK_ZERO;
 } lk_axis_options;
-/* Over one axis, not the batch's. NaN is above all numbers; the gradient goes to the first maximum. argmax gives its
- * i32 index, which has no gradient. */
+/* Over one axis, which must not be the batch axis. NaN counts as larger than all numbers; the gradient goes to the
+ * first maximum. argmax gives its i32 index, which has no gradient. */
 LK_API lk_tensor lk_max_at(lk_site site, lk_tensor x, int axis, lk_axis_options options);
 LK_API lk_tensor lk_argmax_at(lk_site site, lk_tensor x, int axis, lk_axis_options options);
 #define lk_max(x, axis, ...) lk_max_at(LK_HERE, x, axis, LK_OPTIONS(lk_axis_options, ##__VA_ARGS__))
@@ -201,7 +204,7 @@ LK_API lk_tensor lk_argmax_at(lk_site site, lk_tensor x, int axis, lk_axis_optio
 LK_API lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims); /* one dim may be -1 */
 LK_API lk_tensor lk_flatten_at(lk_site site, lk_tensor x); /* (N, …) → (N, product) */
 LK_API lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis_b);
-LK_API lk_tensor lk_permute_at(lk_site site, lk_tensor x, const int *axes); /* rank of them */
+LK_API lk_tensor lk_permute_at(lk_site site, lk_tensor x, const int *axes); /* as many as x has axes */
 LK_API lk_tensor lk_slice_at(lk_site site, lk_tensor x, int axis, int64_t start, int64_t length);
 LK_API lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int axis); /* 1 to 8 tensors */
 #define lk_reshape(...) lk_reshape_at(LK_HERE, __VA_ARGS__)
@@ -211,7 +214,7 @@ LK_API lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int a
 #define lk_slice(x, axis, start, length) lk_slice_at(LK_HERE, x, axis, start, length)
 #define lk_concat(...) lk_concat_at(LK_HERE, __VA_ARGS__)
 
-/* ---- products, convolution, pooling, norms over explicit weights (PyTorch's torch.nn.functional; layers that make
+/* ---- products, convolution, pooling, norms over explicit weights (PyTorch's torch.nn.functional; layers that create
  * their own weights are in nn.h). A missing tensor is (lk_tensor){0}. ---- */
 
 typedef struct lk_matmul_options {
@@ -247,7 +250,7 @@ LK_API lk_tensor lk_global_avg_pool2d_at(lk_site site, lk_tensor x); /* (N, C, H
 
 typedef struct lk_norm_options {
     int    reserved LK_ZERO;
-    double epsilon LK_ZERO;  /* 0: 1e-5 (RMS norm: the type's own, as PyTorch) */
+    double epsilon LK_ZERO;  /* 0: 1e-5 (RMS norm: the type's machine epsilon, as in PyTorch) */
     double momentum LK_ZERO; /* batch norm; 0: 0.1. An error for other norms */
 } lk_norm_options;
 /* Over the last axes, as many as weight has (or the last one when there is none). weight and bias may be missing. */
@@ -259,8 +262,8 @@ LK_API lk_tensor lk_f_group_norm_at(lk_site site, lk_tensor x, int64_t groups, l
                                     lk_norm_options options);
 #define lk_f_group_norm(x, groups, weight, bias, ...) \
     lk_f_group_norm_at(LK_HERE, x, groups, weight, bias, LK_OPTIONS(lk_norm_options, ##__VA_ARGS__))
-/* (N, C) or (N, C, H, W). Training: the batch's statistics over its count, running ones updated; evaluation: the
- * running ones. tracked is the i64 buffer num_batches_tracked, or missing. */
+/* (N, C) or (N, C, H, W). Training: statistics of the batch's samples, and the running ones are updated; evaluation:
+ * the running ones. tracked is the i64 buffer num_batches_tracked, or missing. */
 LK_API lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_tensor running_mean,
                                     lk_tensor running_var, lk_tensor tracked, lk_norm_options options);
 #define lk_f_layer_norm(x, weight, bias, ...) \
@@ -287,7 +290,7 @@ typedef struct lk_attention_options {
 } lk_attention_options;
 /* softmax(q kᵀ · scale) v for each head: q (N, T, heads·D), k and v (N, S, kv_heads·D) → (N, T, heads·D), without a T ×
  * S matrix in memory. Without k and v, q is (N, T, (heads + 2 kv_heads)·D): queries, keys and values side by side, as
- * one linear makes them. A query without keys gives zeros. */
+ * one linear layer computes them. A query without keys gives zeros. */
 LK_API lk_tensor lk_attention_at(lk_site site, lk_tensor q, lk_tensor k, lk_tensor v, lk_attention_options options);
 #define lk_attention(q, k, v, ...) lk_attention_at(LK_HERE, q, k, v, LK_OPTIONS(lk_attention_options, ##__VA_ARGS__))
 
@@ -297,9 +300,9 @@ LK_API lk_tensor lk_rope_at(lk_site site, lk_tensor x, lk_tensor table, int64_t 
 #define lk_rope(x, table, heads, positions) lk_rope_at(LK_HERE, x, table, heads, positions)
 
 /* Writes rows of x (N, T, W) into a cache (N, S, W), a buffer with not_saved: row t of a sample goes to row rows[t],
- * i32 (N, T); below 0: nowhere. Returns the cache with these rows, which it keeps from run to run. In evaluation only
- * (a plan that trains rejects it), and nothing else may read the buffer: for keys and values of earlier tokens in
- * generation. */
+ * i32 (N, T); below 0: nowhere. Returns the cache with these rows; it is kept from run to run. For keys and values of
+ * earlier tokens in generation: allowed in evaluation only (a plan that trains rejects it), and nothing else may read
+ * the buffer. */
 LK_API lk_tensor lk_cache_write_at(lk_site site, lk_tensor cache, lk_tensor x, lk_tensor rows);
 #define lk_cache_write(cache, x, rows) lk_cache_write_at(LK_HERE, cache, x, rows)
 
@@ -313,13 +316,13 @@ LK_API lk_tensor lk_equal_at(lk_site site, lk_tensor a, lk_tensor b);
 /* ---- losses: a sum over samples together with its weight. The program divides by the weight of the whole global
  * batch, which gives PyTorch's mean however the batch is split.
  *
- * Several losses: lk_add, lk_sub and lk_scale of losses, as lk_add(a, lk_scale(b, 0.5)), are a loss: each is divided by
- * its own weight in the global batch before they are multiplied and added, as PyTorch adds means. A loss that has no
- * weight in a batch, because all its labels are ignored, adds 0. Numbers that do not depend on samples, such as a
- * penalty of parameters, may be added. The weights must be known before the model runs: computed from inputs and
- * constants alone. lk_plan_create rejects other functions of a loss. ---- */
+ * Several losses: lk_add, lk_sub and lk_scale of losses give a loss, for example lk_add(a, lk_scale(b, 0.5)): each is
+ * divided by its own weight in the global batch before they are multiplied and added, as PyTorch adds means. A loss
+ * that has no weight in a batch, because all its labels are ignored, adds 0. Numbers that do not depend on samples,
+ * such as a penalty of parameters, may be added. The weights must be known before the model runs: computed from inputs
+ * and constants alone. lk_plan_create rejects other functions of a loss. ---- */
 
-#define LK_MAX_LOSSES 16 /* that are added */
+#define LK_MAX_LOSSES 16 /* in one sum */
 
 typedef struct lk_cross_entropy_options {
     int            reserved LK_ZERO;

@@ -1,6 +1,7 @@
 /* huggingface.h - config.json and generation_config.json of Hugging Face's transformers, as they describe the models of
- * transformer.h: GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM (a llama with a window), MixtralForCausalLM
- * (one with experts) and BertForSequenceClassification. Weights are loaded by lk_weights_load. */
+ * transformer.h: GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM (a llama with a window), MixtralForCausalLM (one
+ * with experts), Qwen3ForCausalLM and Qwen3MoeForCausalLM (with norms of queries and keys) and
+ * BertForSequenceClassification. Weights are loaded by lk_weights_load. */
 #ifndef LOCKSTEP_HUGGINGFACE_H
 #define LOCKSTEP_HUGGINGFACE_H
 
@@ -9,11 +10,11 @@
 
 LK_BEGIN_DECLS
 
-/* Reads a config.json, or that of a directory, as versions 4 and 5 of transformers write it. Keys that are missing have
- * the defaults of transformers; keys that do not change what the model computes are ignored, and unknown keys are named
- * in a warning in the log. Tokens that end a text are also those of a generation_config.json beside it; ids beyond the
- * vocabulary count as missing. LK_EFORMAT: it is not a model of transformer.h (unknown architecture, activation, kind
- * of positions, …); the message names key and value. LK_ENOENT: there is no such file. */
+/* Reads a config.json, or the one in a directory, as versions 4 and 5 of transformers write it. Missing keys have the
+ * defaults of transformers; keys that do not change what the model computes are ignored, and unknown keys are named in
+ * a warning in the log. The tokens that end a text include those of a generation_config.json beside it; ids beyond the
+ * vocabulary are ignored. LK_EFORMAT: it is not a model of transformer.h (unknown architecture, activation, kind of
+ * positions, …); the message names key and value. LK_ENOENT: there is no such file. */
 LK_API lk_status lk_hf_config_read(lk_context *context, const char *path, lk_transformer_config *config);
 
 typedef struct lk_hf_options {
@@ -22,18 +23,18 @@ typedef struct lk_hf_options {
     const char *const *class_names LK_ZERO; /* encoder: one for each class; NULL: "LABEL_0", … */
 } lk_hf_options;
 
-/* Writes config.json for versions 4 and 5. Returns its bytes and stores at most size - 1 of them with a NUL, as
- * snprintf does; 0 where transformers has no such model: a llama with a window and biases. */
+/* Writes config.json for versions 4 and 5. Returns its length and stores at most size - 1 bytes and a NUL, as snprintf
+ * does. 0: transformers has no such model, for example a llama with a window and biases. */
 LK_API size_t lk_hf_config_write_at(const lk_transformer_config *config, char *out, size_t size, lk_hf_options options);
 #define lk_hf_config_write(config, out, size, ...) \
     lk_hf_config_write_at(config, out, size, LK_OPTIONS(lk_hf_options, ##__VA_ARGS__))
-/* The same for generation_config.json: the tokens that begin, end and pad. 0 for an encoder, which does not
+/* The same for generation_config.json: the tokens that begin, end and pad a text. 0 for an encoder, which does not
  * generate. */
 LK_API size_t lk_hf_generation_config_write(const lk_transformer_config *config, char *out, size_t size);
 
 typedef struct lk_hf_labels lk_hf_labels; /* the names of classes in a config.json (id2label); read-only */
 
-/* Of an encoder; LK_EFORMAT as above. */
+/* Reads those of an encoder; LK_EFORMAT as above. */
 LK_API lk_status   lk_hf_labels_read(lk_context *context, const char *path, lk_hf_labels **labels);
 LK_API int64_t     lk_hf_labels_count(const lk_hf_labels *labels);
 LK_API const char *lk_hf_labels_at(const lk_hf_labels *labels, int64_t index); /* NULL past the last */

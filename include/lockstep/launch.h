@@ -10,7 +10,7 @@ typedef struct lk_launch_config {
     size_t             size LK_ZERO;    /* sizeof this struct; set by LK_LAUNCH_CONFIG_INIT */
     const char *const *program LK_ZERO; /* as for execvp, terminated by NULL */
     int                ranks LK_ZERO;   /* on this host */
-    int nodes LK_ZERO, node LK_ZERO;    /* of hosts that each call lk_launch: their number, and the index of this one */
+    int nodes LK_ZERO, node LK_ZERO;    /* number of hosts, each of which calls lk_launch, and the index of this one */
     const char *master_address LK_ZERO; /* NULL: this host; required when nodes > 1 */
     int         master_port LK_ZERO;    /* 0: a free one for each generation; required when nodes > 1 */
     const char *run_id LK_ZERO;         /* TORCHELASTIC_RUN_ID; NULL: random */
@@ -23,7 +23,7 @@ typedef struct lk_launch_config {
     /* "0" … "3" or "0:1,1:3" by local rank: 1 stdout, 2 stderr; NULL: not given */
     const char *tee LK_ZERO, *redirects LK_ZERO;
     const char *local_ranks_filter LK_ZERO; /* "0,2": only the output of these is shown; NULL: all */
-    int         debug_rank LK_ZERO;         /* gets the terminal; below 0: none */
+    int         debug_rank LK_ZERO;         /* the rank that gets the terminal; below 0: none */
     const char *debugger LK_ZERO;           /* prefix of debug_rank's command line, split at spaces; "": none */
     const char *hosts LK_ZERO;              /* "a:2,b:2": over ssh; NULL: this host */
     const char *ssh LK_ZERO;                /* remote shell: takes a host and a command line; split at spaces */
@@ -34,10 +34,10 @@ typedef struct lk_launch_config {
     int  out LK_ZERO, err LK_ZERO; /* descriptors for the ranks' output and for the launcher's messages */
     /* seconds that ranks wait for each other: LOCKSTEP_JOIN_TIMEOUT; 0: their own default */
     double join_timeout LK_ZERO;
-    /* of this host, where its ranks listen for other hosts' ranks; NULL: that of its interface towards rank 0 */
+    /* address at which this host's ranks listen for those of other hosts; NULL: that of the interface towards rank 0 */
     const char *local_address LK_ZERO;
-    const char *signals LK_ZERO; /* comma-separated names: these stop the job */
-    /* before each line: a template with ${rank}, ${local_rank}, ${role_name} and ${hostname}; NULL: "[rank N] " */
+    const char *signals LK_ZERO; /* comma-separated names of signals that stop the job */
+    /* prefix of each line: a template with ${rank}, ${local_rank}, ${role_name} and ${hostname}; NULL: "[rank N] " */
     const char *line_prefix LK_ZERO;
     /* lines that contain one of these strings are also written to filtered_stdout.log; "a,b", ",," is a comma */
     const char *stdout_filters LK_ZERO;
@@ -45,8 +45,8 @@ typedef struct lk_launch_config {
     bool virtual_local_rank LK_ZERO; /* LOCAL_RANK is 0 for every rank, and CUDA_VISIBLE_DEVICES lists only its GPU */
     /* "node", "socket", "exclusive" or "core-complex"; NULL: equal shares of the cores */
     const char *numa_binding LK_ZERO;
-    /* on which ranks compute, as lk_context_config.device: those on GPUs get cores that are local to them. NULL:
-     * LOCKSTEP_DEVICE; without it, on GPUs if there are as many as ranks */
+    /* the device on which ranks compute, as in lk_context_config: ranks on GPUs get cores local to their GPU. NULL:
+     * LOCKSTEP_DEVICE or, if that is not set, GPUs if there are exactly as many as ranks */
     const char *device LK_ZERO;
 } lk_launch_config;
 #define LK_LAUNCH_CONFIG_INIT                                                                                         \
@@ -64,11 +64,11 @@ LK_API lk_status lk_launch(lk_context *context, const lk_launch_config *config, 
  * its end. */
 LK_API lk_status lk_launch_remote(lk_context *context, int in, int out, int err, int *exit_code);
 
-/* The number of ranks that "auto", "gpu", "cpu" or a number means on this host. */
+/* The number of ranks that "auto", "gpu", "cpu" or a number stands for on this host. */
 LK_API lk_status lk_launch_count(lk_context *context, const char *text, int *ranks);
-/* On how many memory nodes (NUMA) of this host that many ranks run, with the cores that lk_launch gives them. */
+/* The number of NUMA nodes of this host on which that many ranks run, with the cores that lk_launch assigns to them. */
 LK_API lk_status lk_launch_nodes(lk_context *context, int ranks, int *nodes);
-/* Bytes that each rank may allocate under this process's limit of address space (ulimit -v), which ranks inherit;
+/* Bytes that each rank may allocate under this process's limit on address space (ulimit -v), which ranks inherit;
  * SIZE_MAX: there is no limit. */
 LK_API size_t lk_launch_rank_memory(void);
 

@@ -1,7 +1,7 @@
 /* mesh.h - the ranks as a grid with named axes, and the groups along them.
  *
  * "data=2,tensor=4" is 8 ranks: the last axis joins neighbours, so ranks 0 to 3 are one group along tensor, and ranks 0
- * and 4 one along data. Plans take a mesh (lk_plan_config.mesh); a plan for a number of ranks alone is that of one
+ * and 4 one along data. Plans take a mesh (lk_plan_config.mesh); a plan that is given only a number of ranks has one
  * axis, data. */
 #ifndef LOCKSTEP_MESH_H
 #define LOCKSTEP_MESH_H
@@ -12,7 +12,7 @@ LK_BEGIN_DECLS
 
 typedef struct lk_mesh lk_mesh; /* use from one thread */
 
-/* An axis; sets of axes are added with |. What each splits is up to the plan. */
+/* An axis; sets of axes are combined with |. The plan decides what each axis splits. */
 typedef enum lk_axis {
     LK_AXIS_DATA = 1,     /* "data": every rank along it has a part of the batch */
     LK_AXIS_SHARD = 2,    /* "shard": the same, and a part of the state */
@@ -28,13 +28,13 @@ LK_API const char *lk_axis_name(lk_axis axis); /* "data"; NULL: there is no such
 typedef struct lk_mesh_config {
     size_t      size LK_ZERO; /* sizeof this struct; set by LK_MESH_CONFIG_INIT */
     const char *axes LK_ZERO; /* "data=2,tensor=4"; NULL: one axis, data, over all ranks */
-    /* whose ranks the mesh has; must outlive it. NULL: none, to plan for ranks that do not exist here */
+    /* the group whose ranks form the mesh; must outlive it. NULL: none, to plan for ranks that do not exist here */
     lk_comm *comm LK_ZERO;
     int      world LK_ZERO, rank LK_ZERO; /* without comm. world 0: as many ranks as the axes have */
 } lk_mesh_config;
 #define LK_MESH_CONFIG_INIT {.size = sizeof(lk_mesh_config)}
 
-/* Not a collective. Fails where the product of the extents is not the number of ranks. config may be NULL: one rank. */
+/* Not a collective. Fails if the product of the extents is not the number of ranks. config may be NULL: one rank. */
 LK_API lk_status lk_mesh_create(lk_context *context, const lk_mesh_config *config, lk_mesh **mesh);
 LK_API void      lk_mesh_free(lk_mesh *mesh); /* and its groups, not comm; NULL is fine */
 
@@ -43,14 +43,15 @@ LK_API int         lk_mesh_size(const lk_mesh *mesh); /* ranks */
 LK_API int         lk_mesh_rank(const lk_mesh *mesh); /* this one */
 /* The number of ranks in one group along an axis, or a set of axes; 1 for axes that the mesh does not name. */
 LK_API int lk_mesh_extent(const lk_mesh *mesh, unsigned axes);
-/* The place of `rank` in its group along these axes, from 0: of one axis its coordinate. -1: there is no such rank. */
+/* The index of `rank` in its group along these axes, from 0; for one axis, its coordinate. -1: there is no such
+ * rank. */
 LK_API int lk_mesh_coordinate(const lk_mesh *mesh, unsigned axes, int rank);
-/* The rank at that place of the group that `rank` is in: one whose other coordinates are those of `rank`. -1: there is
- * none. */
+/* The rank with that index in the group of `rank` along these axes: its other coordinates are those of `rank`. -1:
+ * there is none. */
 LK_API int lk_mesh_member(const lk_mesh *mesh, unsigned axes, int rank, int coordinate);
 
-/* Creates the groups along these sets of axes, in this order. Collective over comm: all ranks pass the same list,
- * which is compared. Sets that already have a group are skipped, and one that covers all ranks is comm itself. */
+/* Creates the groups along these sets of axes, in this order. Collective over comm: all ranks pass the same list, which
+ * is compared. Sets that already have a group are skipped; the group of a set that covers all ranks is comm itself. */
 LK_API lk_status lk_mesh_create_groups_at(lk_site site, lk_mesh *mesh, const unsigned *axes, int count);
 #define lk_mesh_create_groups(...) lk_mesh_create_groups_at(LK_HERE, __VA_ARGS__)
 /* This rank's group along these axes, created by lk_mesh_create_groups; its rank in it is its

@@ -1,6 +1,7 @@
 /* moe.h - mixture of experts: a router chooses k experts for each token, and the results of the chosen ones are added,
  * weighted. lk_moe is the whole layer; the calls before it are its parts, for layers that differ. No token is dropped
- * unless a capacity says so; how many an expert gets is known when the step runs, and stays on the device. */
+ * unless a capacity says so; how many an expert gets is known only when the step runs, and this number stays on the
+ * device. */
 #ifndef LOCKSTEP_MOE_H
 #define LOCKSTEP_MOE_H
 
@@ -8,7 +9,7 @@
 
 LK_BEGIN_DECLS
 
-/* The k largest elements of the last axis and where they are, i32; the largest first, of equal ones the first. */
+/* The k largest elements of the last axis and their i32 indices; the largest first, and of equal ones the first. */
 typedef struct lk_topk_result {
     lk_tensor values, index; /* (…, k) */
 } lk_topk_result;
@@ -17,13 +18,13 @@ LK_API lk_topk_result lk_topk_at(lk_site site, lk_tensor x, int64_t k);
 
 /* The tokens of a batch in the order of their experts. */
 typedef struct lk_groups {
-    lk_tensor order;   /* i32 (N·k): which assignment is at each place: token · k + number of its expert; -1: none */
-    lk_tensor place;   /* i32 (N, k): where each assignment is; -1: beyond the capacity */
+    lk_tensor order;   /* i32 (N·k): the assignment of each row, token · k + j for its j-th expert; -1: none */
+    lk_tensor place;   /* i32 (N, k): the row of each assignment; -1: beyond the capacity */
     lk_tensor offsets; /* i32 (experts + 1): where the rows of each expert begin, and where the last end */
     lk_tensor counts;  /* f64 (experts): how often each expert was chosen */
 } lk_groups;
-/* ids i32 (N, k): the experts of each token. capacity: the most rows of an expert, of which the later are omitted; 0:
- * no limit. An id that is not 0 … experts - 1 is an error of the step. */
+/* ids i32 (N, k): the experts of each token. capacity: the maximum number of rows of an expert, beyond which rows are
+ * dropped; 0: no limit. An id outside 0 … experts - 1 makes the step fail. */
 LK_API lk_groups lk_group_rows_at(lk_site site, lk_tensor ids, int64_t experts, int64_t capacity);
 #define lk_group_rows(ids, experts, capacity) lk_group_rows_at(LK_HERE, ids, experts, capacity)
 /* x (N, W) → (N·k, W): the rows in the order of their experts, times weight (N, k) where there is one. */
@@ -44,8 +45,8 @@ typedef struct lk_moe_options {
     /* The weights of a token's experts are their probabilities among all experts. Without it they are divided by their
      * sum, which is the same as a softmax over the chosen ones alone (Mixtral; norm_topk_prob of Qwen3-MoE). */
     bool plain_weights LK_ZERO;
-    /* An expert takes at most capacity · N · k / experts of the N tokens that a rank has room for, those with the lower
-     * numbers; what is beyond contributes 0. 0: no limit. */
+    /* An expert takes at most capacity · N · k / experts rows, where N is the number of tokens that fit into a rank's
+     * batch; the first tokens are taken, and the rest contribute 0. 0: no limit. */
     double capacity LK_ZERO;
     double std LK_ZERO; /* normal weights of this standard deviation; 0: uniform, as nn.Linear's */
     bool   frozen LK_ZERO;
@@ -62,22 +63,22 @@ typedef struct lk_moe_result {
 
 /* x (…, W) → (…, W): name.gate.weight (experts, W); for each expert w2 (silu(w1 x) ⊙ w3 x), with
  * name.experts.*.w1.weight and name.experts.*.w3.weight (experts, hidden, W), name.experts.*.w2.weight (experts, W,
- * hidden). Where one of the names of a parameter is "*", its first axis is a list of tensors that files hold apart:
- * name.experts.0.w1.weight (hidden, W) to that of the last expert, as Hugging Face's Mixtral has them. */
+ * hidden). Where one part of a parameter's name is "*", files hold the slices of its first axis as separate tensors:
+ * name.experts.0.w1.weight (hidden, W) and so on for each expert, as in Hugging Face's Mixtral. */
 LK_API lk_moe_result lk_moe_at(lk_site site, lk_tensor x, const char *name, lk_moe_options options);
 #define lk_moe(x, name, ...) lk_moe_at(LK_HERE, x, name, LK_OPTIONS(lk_moe_options, ##__VA_ARGS__))
 
-/* The auxiliary loss that balances the experts, of all layers that were recorded before in the graph of x, as
+/* The auxiliary loss that balances the experts, over all layers recorded so far in the graph of x, as
  * load_balancing_loss_func of transformers: experts · Σ of the share of tokens that chose an expert times its mean
- * probability; k where all are equal. Its shares are those of the tokens of all ranks and layers, in each micro-batch;
- * with lk_parallel.reproducible_layout of each leaf; in evaluation of this rank's. It is added to the model's loss,
- * scaled: lk_add(loss, lk_scale(balance, 0.02)). */
+ * probability; k where all are equal. The shares are taken over the tokens of all ranks and layers in each micro-batch;
+ * with lk_parallel.reproducible_layout, in each leaf; in evaluation, over this rank's tokens. It is added to the
+ * model's loss, scaled: lk_add(loss, lk_scale(balance, 0.02)). */
 LK_API lk_tensor lk_moe_balance_at(lk_site site, lk_tensor x);
 #define lk_moe_balance(x) lk_moe_balance_at(LK_HERE, x)
 
 #define LK_MOE_METRICS 24
-/* Records a metric "expert_0", "expert_1", … for each expert of these layers: its share of all choices. Of more than
- * LK_MOE_METRICS experts, as many neighbours as necessary share a metric: "experts_0_to_5", …. */
+/* Records a metric "expert_0", "expert_1", … for each expert of these layers: its share of all choices. With more than
+ * LK_MOE_METRICS experts, neighbours share a metric: "experts_0_to_5", …. */
 LK_API void lk_moe_metrics_at(lk_site site, lk_tensor x);
 #define lk_moe_metrics(x) lk_moe_metrics_at(LK_HERE, x)
 

@@ -7,7 +7,7 @@
 
 LK_BEGIN_DECLS
 
-/* A layer accepts the options that its comment names, and `frozen`; any other option is an error, like any invalid
+/* A layer accepts the options whose comments name it, and `frozen`; any other option is an error, like any invalid
  * call. */
 typedef struct lk_layer_options {
     int     reserved LK_ZERO;

@@ -1,16 +1,15 @@
-/* operation.h - your own operations: callbacks that a graph records as a node. It is planned, placed in memory, traced,
- * and run data parallel and reproducibly like built-in operations, and ranks compare it before the first step.
- * docs/operations.md writes one.
+/* operation.h - your own operations: callbacks that a graph records as a node. Such a node is planned, placed in
+ * memory, traced, and run data parallel and reproducibly like built-in operations, and ranks compare it before the
+ * first step. docs/operations.md has an example.
  *
  * An operation promises that
  *   - its shape rule gives the shapes of its outputs from those of its inputs alone;
  *   - forward and backward write every element of their outputs, and nothing else but the workspace;
  *   - their results depend on the operands and the attributes alone: not on the number of threads, nor on what
  *     was in the outputs or the workspace before;
- *   - the samples' rows of its outputs depend on that sample alone, unless `coupled` is set, and sums over samples are
- *     named in `sums`.
- * lk_operation_check finds promises that are broken; so does every run with LOCKSTEP_CHECK_OPERATIONS=1 in the
- * environment. */
+ *   - a sample's rows of its outputs depend on that sample alone, unless `coupled` is set, and outputs that are sums
+ *     over samples are named in `sums`.
+ * lk_operation_check finds broken promises; so does every run with LOCKSTEP_CHECK_OPERATIONS=1 in the environment. */
 #ifndef LOCKSTEP_OPERATION_H
 #define LOCKSTEP_OPERATION_H
 
@@ -18,41 +17,43 @@
 
 LK_BEGIN_DECLS
 
-enum { LK_OPERATION_INPUTS = 8, LK_OPERATION_OUTPUTS = 4 }; /* the most of each */
+enum { LK_OPERATION_INPUTS = 8, LK_OPERATION_OUTPUTS = 4 }; /* maximum numbers */
 
 /* An array that an operation reads or writes: dense, row-major. */
 typedef struct lk_operand {
-    void    *data LK_ZERO;  /* NULL: missing, or not needed, see below; and in the callbacks shape and workspace */
+    /* NULL: missing or not needed, see below; always NULL in the callbacks shape and workspace */
+    void    *data LK_ZERO;
     lk_dtype dtype LK_ZERO; /* f32 where the precision policy bf16 stores the value in bf16 */
     int      rank LK_ZERO;
-    /* shape and workspace: the capacity; forward and backward: what is used of it, maybe 0 */
+    /* shape and workspace: the capacity; forward and backward: the part of it in use, possibly 0 */
     int64_t dims[LK_MAX_RANK] LK_ZERO;
     int     count_axis LK_ZERO; /* the axis of the samples, whose number changes from run to run; -1: none */
     int64_t count_unit LK_ZERO; /* rows of that axis for each sample, 1 unless axes were merged */
 } lk_operand;
 
-/* What a callback gets. Operands are in the order in which lk_apply has them. */
+/* The argument of a callback. Operands are in the order of lk_apply. */
 typedef struct lk_operation_call {
     const void *attributes; /* the operation's copy */
     void       *user;
     int         inputs_count, outputs_count;
-    lk_operand *inputs; /* to be read; backward: without data where unread_inputs says so */
-    /* shape: to be set; at first single numbers of the inputs' floating type. forward: to be written. backward: to be
-     * read, those of saved_outputs. */
+    lk_operand *inputs; /* to be read; backward: without data for unread_inputs */
+    /* shape: to be set; initially scalars of the inputs' floating type. forward: to be written. backward: those of
+     * saved_outputs, to be read. */
     lk_operand *outputs;
     lk_operand *output_gradients; /* backward: to be read; without data where the loss does not depend on that output */
     lk_operand *input_gradients; /* backward: to be written, of the inputs' shapes; without data where none is needed */
-    bool  backward;  /* whether this call is for backward: for the callback workspace, and for code that both share */
+    /* whether this call is for backward: for the callback workspace, and for code that forward and backward share */
+    bool  backward;
     void *workspace; /* as large as the callback workspace returned, aligned to 64 bytes, undefined contents */
     int   threads;   /* workers of lk_operation_parallel */
-    struct lk_operation_run *run; /* the library's */
+    struct lk_operation_run *run; /* internal to the library */
 } lk_operation_call;
 
 typedef lk_status (*lk_operation_callback)(const lk_operation_call *call);
 
-/* lk_apply copies the struct, the name and the attributes. `user` is borrowed as long as graphs, plans and programs
- * with the operation live. Callbacks may be called from any thread that records, plans or runs; never concurrently for
- * one program. They return LK_OK or a status below 0: lk_operation_fail sets the message and returns one. */
+/* lk_apply copies the struct, the name and the attributes. `user` is borrowed as long as graphs, plans or programs with
+ * the operation exist. Callbacks may be called from any thread that records, plans or runs; never concurrently for one
+ * program. They return LK_OK or a status below 0: lk_operation_fail sets the message and returns one. */
 typedef struct lk_operation {
     size_t      size LK_ZERO; /* sizeof this struct */
     const char *name LK_ZERO; /* of letters, digits, _ and -: listings, traces and errors show it */
@@ -63,16 +64,17 @@ typedef struct lk_operation {
     unsigned no_gradient LK_ZERO;   /* bit i: input i gets no gradient, although it might need one */
     unsigned unread_inputs LK_ZERO; /* bit i: backward does not read input i, which then need not be kept */
     unsigned saved_outputs LK_ZERO; /* bit i: backward reads output i */
-    /* bit i: output i has no axis of samples and is a sum over them. Others without it come from inputs without it */
+    /* bit i: output i has no axis of samples and is a sum over samples. Other outputs without that axis depend only on
+     * inputs without it */
     unsigned sums LK_ZERO;
-    /* a sample's rows depend on other samples: reproducible programs run leaves one after the other */
+    /* a sample's rows depend on other samples: reproducible programs run their leaves one after the other */
     bool coupled LK_ZERO;
-    /* Sets type, rank, dims and count of the outputs. Assigning an input's lk_operand carries its axis of samples
-     * over. */
+    /* Sets type, rank, dims and count of the outputs. Assigning an input's lk_operand copies its axis of samples. */
     lk_operation_callback shape LK_ZERO;
     lk_operation_callback forward LK_ZERO;
     /* Writes the gradients of the inputs: those of inputs without an axis of samples, such as parameters, are sums over
-     * samples. NULL: none; a loss that needs one is an error. Outputs that are not f32 or f64 have no gradient. */
+     * samples. NULL: there is none, and a loss that needs it is an error. Outputs that are not f32 or f64 have no
+     * gradient. */
     lk_operation_callback backward LK_ZERO;
     size_t (*workspace)(const lk_operation_call *call) LK_ZERO; /* bytes, from the shapes at the capacity; NULL: none */
     const char *device LK_ZERO;     /* whose memory the callbacks access: "cpu", or NULL, which is the same */
@@ -81,7 +83,7 @@ typedef struct lk_operation {
     /* Describes the attributes for listings and errors, for example "delta 1.5". NULL: a hash of them is shown. */
     void (*print)(const void *attributes, char *text, size_t bytes) LK_ZERO;
     void *user LK_ZERO;
-    /* Which dimensions belong together, as in an einsum, so that an axis of the mesh can split the operation:
+    /* Which dimensions correspond, as in an einsum, so that an axis of the mesh can split the operation:
      * "(rows.., in), (out, in) -> (rows.., out)", in the order of the operands; docs/operations.md explains it. NULL:
      * every rank computes all of it, except for the batch. */
     const char *factors LK_ZERO;
@@ -98,11 +100,12 @@ LK_API lk_tensor lk_apply_at(lk_site site, const lk_operation *operation, const 
 
 /* Runs tile 0 … tiles-1 on the threads of the context, each once, in any order, and returns when all are done. For
  * results that do not depend on the number of threads, divide by the shape alone, and add partial sums of tiles in
- * order afterwards. `worker`, 0 to call->threads - 1, selects scratch memory and nothing else. In forward and backward,
- * not within a tile. */
+ * order afterwards. `worker`, 0 to call->threads - 1, selects scratch memory and nothing else. May be called in forward
+ * and backward, but not within a tile. */
 LK_API void lk_operation_parallel(const lk_operation_call *call, int64_t                        tiles,
                                   void (*tile)(void *argument, int64_t tile, int worker), void *argument);
-/* Sets the message of the failure, after the operation's name, file and line; returns LK_EINVAL. Not within a tile. */
+/* Sets the message of the failure, after the operation's name, file and line; returns LK_EINVAL. Must not be called
+ * within a tile. */
 LK_API lk_status lk_operation_fail(const lk_operation_call *call, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 LK_API int64_t lk_operand_elements(const lk_operand *operand); /* the product of its dims */
@@ -114,8 +117,9 @@ LK_API int64_t lk_operand_elements(const lk_operand *operand); /* the product of
  * of threads, with what was in memory before, or with the number of samples; sums over samples; results of parts along
  * its factors; and backward against differences of forward, in f64 where it takes that. inputs: `operation->inputs` of
  * them, with the axis of samples in count_axis, and count_unit; rank -1: missing. Their data may be NULL: floating
- * inputs are then drawn from -1 … 1, integers are 0 and 1. Every broken promise is one sentence, handed to write (which
- * may be NULL) with a newline. LK_OK: none is broken; LK_EMISMATCH: one is, and lk_context_error has the first. */
+ * inputs are then drawn from -1 … 1, integers are 0 and 1. Every broken promise is reported as one sentence with a
+ * newline, passed to write (which may be NULL). LK_OK: none is broken; LK_EMISMATCH: one is, and lk_context_error has
+ * the first. */
 LK_API lk_status lk_operation_check(lk_context *context, const lk_operation *operation, const lk_operand *inputs,
                                     lk_text_callback write, void *user);
 

@@ -22,9 +22,9 @@ typedef enum lk_optimizer_kind {
 #undef LK_OPTIMIZER_ENUM
 } lk_optimizer_kind;
 
-/* The options that not all optimizers have. Each is a field of lk_optimizer_config, or two, and an option of the
- * command: checks of ranges, help, configuration files, the record of a checkpoint and the comparison of ranks read
- * this list.
+/* The options that not all optimizers have. Each is one or two fields of lk_optimizer_config and an option of the
+ * command; range checks, help, configuration files, the record of a checkpoint and the comparison of ranks read this
+ * list.
  *   NUMBER(field, name, default, lowest, highest, help)
  *   PAIR(id, field, field, name, argument, default, default, lowest, highest, help)
  *   FLAG(field, name, help)
@@ -45,7 +45,7 @@ typedef enum lk_optimizer_kind {
     NUMBER(initial_accumulator_value, "initial-accumulator-value", 0, 0, 1e12,                                \
            "adagrad: initial value of the sums of squares")
 
-/* Arrays of optimizer state that a parameter can have. */
+/* The maximum number of arrays of optimizer state per parameter. */
 enum { LK_MAX_MOMENTS = 4 };
 
 /* Settings for the parameters whose names match. The first matching group applies. Start from
@@ -76,7 +76,7 @@ typedef struct lk_optimizer_config {
     bool                      centered LK_ZERO;                                    /* RMSprop */
     double                    alpha LK_ZERO;                                       /* RMSprop */
     double                    lr_decay LK_ZERO, initial_accumulator_value LK_ZERO; /* Adagrad */
-    int                       reserved[8] LK_ZERO; /* it is part of lk_trainer_config */
+    int                       reserved[8] LK_ZERO; /* because lk_trainer_config contains this struct */
 } lk_optimizer_config;
 #define LK_OPTIMIZER_CONFIG_INIT                                                                                     \
     {.size = sizeof(lk_optimizer_config), .kind = LK_ADAM, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, \
@@ -86,7 +86,7 @@ LK_API bool        lk_optimizer_parse(const char *name, lk_optimizer_kind *kind)
 LK_API const char *lk_optimizer_name(lk_optimizer_kind kind); /* NULL: there is none; kinds are numbered from 0 */
 /* Whether an optimizer has an option, by its name in the list above: "betas". */
 LK_API bool lk_optimizer_has(lk_optimizer_kind kind, const char *option);
-/* Sets the kind, and the fields of all options to what that optimizer has by default; changes nothing else. */
+/* Sets the kind, and the fields of all options to that optimizer's defaults; changes nothing else. */
 LK_API void lk_optimizer_defaults(lk_optimizer_kind kind, lk_optimizer_config *config);
 
 typedef enum lk_schedule_kind { LK_SCHEDULE_CONSTANT, LK_SCHEDULE_STEP, LK_SCHEDULE_COSINE } lk_schedule_kind;

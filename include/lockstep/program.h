@@ -24,7 +24,7 @@ typedef enum lk_section {
 } lk_section;
 
 /* What changes from step to step. Start from LK_STEP_INIT: step 1, with the optimizer's learning
- * rate. A rate of 0 really is 0, also in a zeroed struct: such a step trains nothing. */
+ * rate. A rate of 0 is taken as 0, also in a zeroed struct: such a step changes no parameter. */
 typedef struct lk_step {
     int64_t step LK_ZERO;  /* this update's number, from 1 */
     int64_t epoch LK_ZERO; /* from 0 */
@@ -88,11 +88,12 @@ LK_API lk_status lk_program_run(lk_program *program, lk_section section);
  * The inputs hold the samples of all of them. */
 LK_API lk_status lk_program_compute(lk_program *program, const lk_step *step);
 LK_API lk_status lk_program_train(lk_program *program, const lk_step *step); /* the same, and UPDATE */
-/* The same as lk_program_train, without waiting, where one rank runs on a device that needs the host for nothing (a
- * GPU); elsewhere the step is done when it returns. What is bound, and the ids, may be reused on return. Two steps may
- * be queued before their results are read: queue one, then read the result of the previous one. lk_program_result waits
- * for the first of them; lk_program_metrics is its own then. On a device that queues, a step whose loss is not finite
- * (LK_ENAN), or with an id out of range (LK_EINVAL), changes no state, and neither does the one queued after it. */
+/* The same as lk_program_train, without waiting for the step, where one rank runs on a device that can run it without
+ * the host (a GPU); elsewhere the step is complete when the call returns. The bound inputs and the sample ids may be
+ * reused on return. Two steps may be queued before their results are read: queue one, then read the result of the
+ * previous one. lk_program_result waits for the first of them; lk_program_metrics then returns that step's metrics. On
+ * a device that queues, a step whose loss is not finite (LK_ENAN), or with an id out of range (LK_EINVAL), changes no
+ * state, and neither does the one queued after it. */
 LK_API lk_status lk_program_queue(lk_program *program, const lk_step *step);
 LK_API lk_status lk_program_result(lk_program *program);
 
@@ -102,9 +103,9 @@ LK_API lk_status lk_program_broadcast(lk_program *program);
 /* Compares all ranks' parameters. LK_EMISMATCH names the rank and the tensor that differ, and `step`. Collective. */
 LK_API lk_status lk_program_verify(lk_program *program, int64_t step);
 
-/* While true, LK_BACKWARD accumulates gradients and starts no communication; the first LK_BACKWARD after it, or
- * LK_SYNC, reduces them all. Gradients that were sent cannot be added to: with other ranks, set this for all backward
- * runs of an update but the last. */
+/* While enabled, LK_BACKWARD accumulates gradients and starts no communication; the first LK_BACKWARD after it is
+ * disabled, or LK_SYNC, reduces them all. Gradients that were sent cannot be added to: with several ranks, enable it
+ * for all backward runs of an update except the last. */
 LK_API void lk_program_no_sync(lk_program *program, bool enable);
 
 /* Of the latest FORWARD or EVALUATE on this rank; after SYNC, of all ranks. */
@@ -121,25 +122,25 @@ LK_API const void *lk_program_output(const lk_program *program, int i);
 LK_API const void *lk_program_gradient(const lk_program *program, const char *parameter);
 
 /* Reads and writes gradients, to reduce them by other means or to change them before LK_UPDATE. They are copied,
- * row-major, in the graph's type; bytes must be the parameter's size. Not while they are reduced: with other ranks,
- * after LK_SYNC or under lk_program_no_sync.
+ * row-major, in the graph's type; bytes must be the parameter's size. They must not be accessed while they are reduced:
+ * with several ranks, only after LK_SYNC or under lk_program_no_sync.
  *
- * A gradient is that of the *sum* of the loss over samples (of a sum of losses: of its mean), and LK_UPDATE divides it
+ * A gradient is that of the *sum* of the loss over samples (for a sum of losses, of its mean), and LK_UPDATE divides it
  * by a weight: lk_metrics.weight of what this program has run since the last update (of all ranks after LK_SYNC), for
  * cross_entropy the number of samples. So, in a program that was planned for one rank, with gradients reduced by other
  * means over `world` ranks:
  *   - gradients averaged (the sum over ranks, divided by world), all ranks having had the same number of samples:
  *     write them, and the weight stays as it is;
- *   - gradients summed: write them, and set the weight to the sum of the ranks' weights. Right for any numbers of
- *     samples, 0 too;
+ *   - gradients summed: write them, and set the weight to the sum of the ranks' weights. Correct for any numbers of
+ *     samples, including 0;
  *   - gradients of the mean loss of the whole batch: write them, and set the weight to 1.
  * Gradients written without a LK_BACKWARD since the last update count as one run: those not written are 0, and the
  * weight is 1. All ranks of a group must write the same values. Where they share their state, gradients are read before
  * LK_UPDATE; the first call after LK_SYNC that changes them, and LK_UPDATE itself, are collectives.
  *
- * In a pipeline the ranks of a stage read the gradients of the states that they hold (LK_ENOENT: others do). Tied
- * weights of several stages have one gradient, the sum of their uses: reading it after LK_SYNC is a collective of these
- * stages, and all of them must write and scale it alike. */
+ * In a pipeline the ranks of a stage read the gradients of the states that they hold; for others they get LK_ENOENT.
+ * Tied weights of several stages have one gradient, the sum of their uses: reading it after LK_SYNC is a collective of
+ * these stages, and all of them must write and scale it alike. */
 LK_API lk_status lk_program_gradient_read(lk_program *program, const char *parameter, void *data, size_t bytes);
 LK_API lk_status lk_program_gradient_write(lk_program *program, const char *parameter, const void *data, size_t bytes);
 /* Multiplies the gradient of a parameter; NULL: all gradients. */
@@ -147,31 +148,31 @@ LK_API lk_status lk_program_gradient_scale(lk_program *program, const char *para
 /* Sets what the next LK_UPDATE divides all gradients by, before clipping; above 0. */
 LK_API lk_status lk_program_gradient_weight(lk_program *program, double weight);
 
-/* Measures the time of each instruction while enabled; lk_program_profile_print lists them. On a GPU by its own clock:
- * as CUPTI reports it or, where that is not there, by events, and then without CUDA graphs. */
+/* Measures the time of each instruction while enabled; lk_program_profile_print lists them. On a GPU the times are
+ * those of its own clock: as reported by CUPTI or, without it, measured by events, and then without CUDA graphs. */
 LK_API void lk_program_profile(lk_program *program, bool enable);
-/* Mean seconds by position in the training order, 0 where nothing runs; at most `count`.
- * For instructions in one launch, the first has the time of all. */
+/* Mean seconds by position in the training order, 0 where nothing runs; at most `count` of them. If several
+ * instructions run in one launch, the first has the time of all. */
 LK_API void lk_program_profile_seconds(const lk_program *program, double *seconds, size_t count);
-/* The CPU: the instructions in their order. A GPU: the rows below, with what bounds each. */
+/* On the CPU it lists the instructions in their order; on a GPU the rows below, with what bounds each. */
 LK_API void lk_program_profile_print(const lk_program *program, lk_text_callback write, void *user);
 
-/* What keeps an operation from taking less time at the speed of lk_device_measure. */
+/* What bounds the time of an operation, at the speeds of lk_device_measure. */
 typedef enum lk_bound {
     LK_BOUND_UNKNOWN,    /* no speed was measured (the CPU), or it is a copy between host and device */
     LK_BOUND_BYTES,      /* its operands, read and written once */
     LK_BOUND_ARITHMETIC, /* its multiplications and additions */
-    LK_BOUND_LATENCY,    /* it needs less time for both than a kernel that does nothing */
+    LK_BOUND_LATENCY,    /* both take less time than a kernel that does nothing */
 } lk_bound;
 LK_API const char *lk_bound_name(lk_bound bound); /* "bytes" */
 
-/* The instructions of a step that have one operation, type and shapes; mean over the runs of a micro-batch. */
+/* The instructions of a step with the same operation, type and shapes; means over the runs of a micro-batch. */
 typedef struct lk_profile_row {
     char     operation[40], shapes[104];
     lk_dtype dtype;
     /* instructions; those in one launch, such as the update of all parameters, count once */
     int      calls;
-    double   seconds, bytes, flops; /* of all calls: measured; minimum */
+    double   seconds, bytes, flops; /* of all calls: time measured; bytes and operations at least needed */
     double   bound_seconds;         /* minimum of all calls; 0: unknown */
     lk_bound bound;
 } lk_profile_row;

@@ -15,7 +15,7 @@ typedef struct lk_sampler_config {
     int64_t  count LK_ZERO;     /* samples of the data set */
     int      world LK_ZERO;     /* ranks that share them */
     int      rank LK_ZERO;      /* 0 … world-1 */
-    uint64_t seed LK_ZERO;      /* of shuffling; the same on all ranks */
+    uint64_t seed LK_ZERO;      /* of the shuffle; must be the same on all ranks */
     bool     shuffle LK_ZERO;   /* a new order each epoch, from (seed, epoch): the loader's order */
     bool     drop_last LK_ZERO; /* skip the last count % world samples, so that all ranks have the same number */
     /* The same lists as PyTorch's DistributedSampler with the same arguments: shuffled by torch.randperm (on the CPU,

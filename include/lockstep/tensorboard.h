@@ -19,8 +19,9 @@ LK_API lk_status lk_tensorboard_create(lk_context *context, const char *director
 LK_API lk_status lk_tensorboard_add_scalar(lk_tensorboard *tensorboard, const char *tag, int64_t step, double value,
                                            double wall_time);
 
-LK_API lk_status   lk_tensorboard_flush(lk_tensorboard *tensorboard); /* writes buffered points to the file */
-LK_API const char *lk_tensorboard_path(const lk_tensorboard *tensorboard); /* of the file; valid as the handle is */
+LK_API lk_status lk_tensorboard_flush(lk_tensorboard *tensorboard); /* writes buffered points to the file */
+/* of the file; valid as long as the handle */
+LK_API const char *lk_tensorboard_path(const lk_tensorboard *tensorboard);
 LK_API void        lk_tensorboard_free(lk_tensorboard *tensorboard); /* flushes; NULL is fine */
 
 LK_END_DECLS

@@ -27,31 +27,33 @@ LK_API int64_t     lk_tokenizer_vocabulary(const lk_tokenizer *tokenizer); /* th
 /* The token that ends a document: eos_token of tokenizer_config.json, else of special_tokens_map.json, or else
  * <|endoftext|>, <|end_of_text|> or </s>; -1: none. */
 LK_API int32_t lk_tokenizer_end(const lk_tokenizer *tokenizer);
-/* Whether a generated text ends with this token: that one, or eos_token of special_tokens_map.json if that is a
- * different one. */
+/* Whether this token ends a generated text: lk_tokenizer_end, or eos_token of special_tokens_map.json if that is a
+ * different token. */
 LK_API bool lk_tokenizer_is_end(const lk_tokenizer *tokenizer, int32_t id);
 /* The tokens that the file's post-processor puts before a text (Llama 3's <|begin_of_text|>) and after it;
- * lk_tokenizer_encode does not. Data sets of texts and lk_data_tokenize have them around each document, `lockstep
- * generate` has the first before a prompt. */
+ * lk_tokenizer_encode does not. Data sets of texts and lk_data_tokenize put them around each document; `lockstep
+ * generate` puts the prefix before a prompt. */
 LK_API const int32_t *lk_tokenizer_prefix(const lk_tokenizer *tokenizer, int *count);
 LK_API const int32_t *lk_tokenizer_suffix(const lk_tokenizer *tokenizer, int *count);
 LK_API int32_t        lk_tokenizer_begin(const lk_tokenizer *tokenizer); /* the first of the prefix; -1: none */
-/* as the file spells it; -1: none */
+/* the id of a token, spelled as in the file; -1: there is none */
 LK_API int32_t lk_tokenizer_find(const lk_tokenizer *tokenizer, const char *token);
-/* The bytes that a token stands for, of an added token its text; NULL: no token has that id. Not terminated; valid as
- * long as the tokenizer is. The bytes of one token need not be whole characters. */
+/* The bytes that a token stands for, or the text of an added token; NULL: no token has that id. Not terminated; valid
+ * as long as the tokenizer is. The bytes of one token need not be whole characters. */
 LK_API const char *lk_tokenizer_token(const lk_tokenizer *tokenizer, int32_t id, size_t *bytes);
-LK_API bool lk_tokenizer_is_special(const lk_tokenizer *tokenizer, int32_t id); /* false, too, if there is no such id */
+LK_API bool lk_tokenizer_is_special(const lk_tokenizer *tokenizer, int32_t id); /* false if there is no such id */
 
-/* Encodes text. *count becomes the number of tokens, also past `room`, where nothing is stored: room 0 counts (ids may
- * be NULL). There are at most 3 * bytes + 1, in ordinary text far fewer than bytes. Added tokens are recognised in the
- * text; none are added that are not in it (tokenizers: add_special_tokens=False). Invalid UTF-8 becomes U+FFFD, as with
- * errors="replace" in Python; *invalid (may be NULL) counts these. A "byte" tokenizer keeps every byte as it is, and
- * counts none. LK_EINVAL: a character is not in the vocabulary; the message names it and its byte. */
+/* Encodes text. *count becomes the number of tokens, even if it exceeds `room`; tokens past `room` are not stored, so
+ * room 0 only counts (ids may be NULL). There are at most 3 * bytes + 1 tokens, in ordinary text far fewer than bytes.
+ * Added tokens are recognised in the text; none are added that are not in it (tokenizers: add_special_tokens=False).
+ * Invalid UTF-8 becomes U+FFFD, as with errors="replace" in Python; *invalid (may be NULL) counts the replacements. A
+ * "byte" tokenizer keeps every byte and replaces none. LK_EINVAL: a character is not in the vocabulary; the message
+ * names it and its byte. */
 LK_API lk_status lk_tokenizer_encode(const lk_tokenizer *tokenizer, const char *text, size_t bytes, int32_t *ids,
                                      size_t room, size_t *count, size_t *invalid);
-/* Writes the text of the ids, without special tokens and without a NUL, and returns its bytes, also past `room`, where
- * nothing is stored. Ids that do not exist are left out. Where ids end within a character, so does the text. */
+/* Writes the text of the ids, without special tokens and without a NUL, and returns its length in bytes, even if it
+ * exceeds `room`; bytes past `room` are not stored. Unknown ids are skipped. If the ids end within a character, so does
+ * the text. */
 LK_API size_t lk_tokenizer_decode(const lk_tokenizer *tokenizer, const int32_t *ids, size_t count, char *text,
                                   size_t room);
 

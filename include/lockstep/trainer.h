@@ -22,13 +22,15 @@ typedef struct lk_inputs {
 
 /* Records the inputs for the batches of a loader. capacity: samples of one run, see lk_parallel_capacity. */
 LK_API lk_status lk_inputs_record(lk_graph *graph, const lk_loader_config *loader, int64_t capacity, lk_inputs *inputs);
-/* The input of that name. Where there is none, the graph fails with the names that exist, and the tensor is invalid. */
+/* The input of that name. If there is none, the graph fails with a message that lists the inputs, and the tensor is
+ * invalid. */
 LK_API lk_tensor lk_inputs_find(const lk_inputs *inputs, const char *name);
 LK_API bool      lk_inputs_has(const lk_inputs *inputs, const char *name);
 /* Binds every field of the batch to the input of its name. */
 LK_API lk_status lk_batch_bind(const lk_batch *batch, lk_program *program);
 
-/* STEP, EPOCH, EVALUATED and RESUMED occur on every rank at the same step; SAVED on rank 0, which writes. */
+/* STEP, EPOCH, EVALUATED and RESUMED occur on every rank at the same step; SAVED only on rank 0, when all ranks have
+ * written their parts. */
 typedef enum lk_event_kind {
     LK_EVENT_STEP,
     LK_EVENT_EVALUATED,
@@ -63,14 +65,14 @@ typedef struct lk_event {
 /* The metric of that name; NULL if there is none. */
 LK_API const lk_named_metric *lk_metrics_find(const lk_named_metric *metrics, int count, const char *name);
 
-/* Where batches are made. On a GPU: by the GPU, from the data set in its memory, where the set is in the host's memory
- * and the changes of samples are normalisation, crops, flips and cutout; each step then sends the numbers of its
- * samples alone. Or by the host. Results are the same, bit for bit. */
+/* Where batches are prepared: on a GPU, from a copy of the data set in its memory, or on the host. The GPU can do it if
+ * the data set is in the host's memory and the only transforms are normalisation, crops, flips and cutout; each step
+ * then sends only the indices of its samples. Results are the same, bit for bit. */
 typedef enum lk_data_place {
-    /* on the device if possible and the sets take at most a quarter of the memory left free by the plan. Otherwise byte
-     * images are sent as bytes and converted there; all else is prepared by the host */
+    /* on the device, if that is possible and the data sets take at most a quarter of the memory that the plan leaves
+     * free. Otherwise byte images are sent as bytes and converted there; everything else is prepared by the host */
     LK_DATA_AUTO,
-    LK_DATA_ON_DEVICE, /* training set and test set; an error if that is not possible */
+    LK_DATA_ON_DEVICE, /* training set and test set; an error if that is impossible */
     LK_DATA_ON_HOST    /* all batches are prepared by the host */
 } lk_data_place;
 
@@ -86,7 +88,7 @@ typedef struct lk_trainer_config {
     void             *model_user LK_ZERO; /* `user` of these */
     const lk_dataset *train LK_ZERO;      /* borrowed; NULL: only evaluates, without memory for training */
     const lk_dataset *test LK_ZERO;       /* borrowed; NULL: none. At least one of the two is required */
-    /* in which the model is recorded: LK_F32, or LK_F64 for numerical checks */
+    /* the type in which the model is recorded: LK_F32, or LK_F64 for numerical checks */
     lk_dtype  dtype LK_ZERO;
     lk_policy policy LK_ZERO;         /* see plan.h: LK_POLICY_BF16 trains in mixed precision */
     lk_dtype  gradient_dtype LK_ZERO; /* see lk_plan_config */
@@ -114,10 +116,11 @@ typedef struct lk_trainer_config {
 
     /* the ranks that train together, all with the same config; NULL: one rank. Borrowed */
     lk_comm *comm LK_ZERO;
-    int      plan_world LK_ZERO;      /* lk_trainer_plan without a comm: plan for rank 0 of this many ranks */
-    int      accumulate LK_ZERO;      /* micro-batches per step and rank, with one synchronisation; 0: 1 */
-    int      leaves LK_ZERO;          /* above 0: reproducible, see lk_parallel */
-    bool     sync_batch_norm LK_ZERO; /* statistics of the global batch; else each rank's own (evaluation: rank 0's) */
+    int      plan_world LK_ZERO; /* lk_trainer_plan without a comm: plan for rank 0 of this many ranks */
+    int      accumulate LK_ZERO; /* micro-batches per step and rank, with one synchronisation; 0: 1 */
+    int      leaves LK_ZERO;     /* above 0: reproducible, see lk_parallel */
+    /* statistics of the global batch; otherwise of each rank's part (evaluation: rank 0's) */
+    bool sync_batch_norm LK_ZERO;
 
     size_t bucket_bytes LK_ZERO; /* see lk_parallel; 0: 25 MiB */
     /* trace file for Chrome and Perfetto: kernels and collectives of every rank; NULL: none */
@@ -148,19 +151,19 @@ typedef struct lk_trainer_config {
     const lk_checkpoint_file *files LK_ZERO;
     int                       files_count LK_ZERO;
 
-    int           unused LK_ZERO;         /* was padding, which a caller leaves undefined */
+    int           unused LK_ZERO;         /* ignored: padding in older versions, which callers leave undefined */
     lk_data_place data_on_device LK_ZERO; /* both sets are copied when the trainer is created */
     lk_state_mode state LK_ZERO;          /* see plan.h: where the ranks of comm have parameters and optimizer state */
-    /* lk_trainer_plan without a comm: the ranks of plan_world are on so many hosts, on each as many, or one more; 0:
-     * 1 */
+    /* lk_trainer_plan without a comm: number of hosts over which the plan_world ranks are distributed as evenly as
+     * possible; 0: 1 */
     int plan_hosts LK_ZERO;
     int keep_cores LK_ZERO; /* see lk_parallel */
-    /* Axes of the ranks, see lk_plan_config; it has those of comm or, without one, those that lk_trainer_plan plans
-     * for. Borrowed. NULL: one axis, data. Checkpoints name it, and can be resumed with any other. */
+    /* Axes of the ranks, see lk_plan_config. Its ranks are those of comm or, without one, those that lk_trainer_plan
+     * plans for. Borrowed. NULL: one axis, data. Checkpoints record it, and can be resumed with any other. */
     const lk_mesh *mesh LK_ZERO;
     /* Not 0, without a training set: each rank evaluates whole batches of `batch` samples instead of its share of each,
-     * and their results are added in the order of batches. The result has the bits of one rank, and each rank needs the
-     * memory of one. Not with leaves or accumulate. */
+     * and their results are added in the order of batches. The result has the same bits as on one rank, and each rank
+     * needs as much memory as one alone. Not supported with leaves or accumulate. */
     int                  whole_batches LK_ZERO;
     int                  no_sequence_parallel LK_ZERO;                          /* see lk_plan_config */
     int                  shard_stage LK_ZERO, blocks_in_flight LK_ZERO;         /* see lk_parallel */
@@ -180,18 +183,19 @@ typedef struct lk_trainer_config {
 
 /* ---- The options of training. ----
  *
- * A row for each field above that is an option of `lockstep train` as it stands: the field, the option's name, how its
- * argument is called, its default and range, its traits, the option that it belongs to (if the user sets that one, a
- * recorded value of this one does not count; NULL: none), and its help. These rows are the options of the command, with
- * --config files, help, man page and completion; what the record in state.json holds, and a resume takes from it; and
- * what ranks compare before they start. A list is a line of that comparison. docs/extending.md adds an option. */
+ * One row for each field above that is directly an option of `lockstep train`: the field, the option's name, the name
+ * of its argument, its default and range, its traits, the option that it belongs to (if the user sets that one, a
+ * recorded value of this one is ignored; NULL: none), and its help. From these rows come the options of the command,
+ * with --config files, help, man page and completion; what the record in state.json contains and a resume takes from
+ * it; and what ranks compare before they start: one line for each list. docs/extending.md shows how to add an
+ * option. */
 typedef enum lk_option_trait {
     LK_OPTION_RECORDED = 1, /* a resume takes it from the checkpoint, unless the user sets it */
     LK_OPTION_EQUAL = 2,    /* ranks with different values do not start */
     LK_OPTION_FIXED = 4,    /* a resume may not change it */
     LK_OPTION_TRAINING = LK_OPTION_RECORDED | LK_OPTION_EQUAL
 } lk_option_trait;
-/* A trait as well: it needs a mesh with one of these axes. And the axes that traits name. */
+/* Another trait: the option needs a mesh with one of these axes; and the axes in traits. */
 #define LK_OPTION_AXES(axes) ((axes) << 8)
 #define LK_OPTION_AXES_OF(traits) ((unsigned)(traits) >> 8)
 
@@ -235,7 +239,7 @@ typedef enum lk_option_trait {
     INTEGER(eval_every, "eval-every", "N", "0", -1, 1e12, LK_OPTION_TRAINING, NULL,                                    \
             "Evaluate every N steps; 0: after each epoch; -1: never")
 
-/* Of texts, ranks compare whether they are set: a path may be another one on another host. */
+/* For texts, ranks compare only whether they are set: a path may differ between hosts. */
 #define LK_TRAINER_CHECKPOINT_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                            \
     TEXT(save, "save", "DIR", LK_OPTION_EQUAL, NULL,                                                                   \
          "Save checkpoints in DIR; DIR/model.safetensors is the newest, readable by PyTorch")                          \
@@ -251,7 +255,7 @@ typedef enum lk_option_trait {
          "Start from the tensors of FILE whose names and shapes the model has, and print which were loaded; ignored "  \
          "when resuming")
 
-/* Those of shard apply to ranks along expert, too: they share the state that is not an expert's. */
+/* Options of shard also apply to ranks along expert, which share the state that does not belong to experts. */
 #define LK_OPTION_SHARD (LK_OPTION_TRAINING | LK_OPTION_AXES(LK_AXIS_SHARD | LK_AXIS_EXPERT))
 #define LK_OPTION_TENSOR (LK_OPTION_TRAINING | LK_OPTION_AXES(LK_AXIS_TENSOR))
 #define LK_TRAINER_MESH_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                  \
@@ -282,7 +286,7 @@ typedef enum lk_option_trait {
     INTEGER(trace_steps, "trace-steps", "N", "10", 1, 100000, LK_OPTION_EQUAL, NULL,                                   \
             "With --trace: number of steps to record, after the first few")
 
-/* All of them, each list between BEGIN and END, which get its name. */
+/* All lists, each between BEGIN and END, which get its name. */
 #define LK_TRAINER_OPTIONS(BEGIN, END, ...)                                                                            \
     BEGIN(length) LK_TRAINER_LENGTH_OPTIONS(__VA_ARGS__) END(length)                                                   \
     BEGIN(loss) LK_TRAINER_LOSS_OPTIONS(__VA_ARGS__) END(loss)                                                         \
@@ -295,7 +299,7 @@ typedef enum lk_option_trait {
     BEGIN(check) LK_TRAINER_CHECK_OPTIONS(__VA_ARGS__) END(check)                                                      \
     BEGIN(trace) LK_TRAINER_TRACE_OPTIONS(__VA_ARGS__) END(trace)
 
-/* Records the model, plans, allocates, and loads the weights that resume and init name. */
+/* Records the model, plans, allocates, and loads the weights that resume and init select. */
 LK_API lk_status lk_trainer_create(lk_context *context, const lk_trainer_config *config, lk_trainer **trainer);
 LK_API void      lk_trainer_free(lk_trainer *trainer);
 
@@ -316,21 +320,21 @@ LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, lk_evaluation *result)
 
 LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
 LK_API const lk_progress *lk_trainer_progress(const lk_trainer *trainer);
-/* What init_partial loaded, on rank 0; NULL: nothing was loaded that way. Valid as the trainer is. */
+/* What init_partial loaded, on rank 0; NULL: nothing was loaded that way. Valid as long as the trainer. */
 LK_API const lk_load_report *lk_trainer_load_report(const lk_trainer *trainer);
 
 /* whether the training set is in the device's memory */
 LK_API bool lk_trainer_data_on_device(const lk_trainer *trainer);
 
-/* Samples of this rank in a full batch. */
+/* The number of samples of this rank in a full batch. */
 LK_API int64_t lk_trainer_share(const lk_trainer_config *config);
 
-/* Where the ranks of this config have their state: LK_STATE_SHARED or LK_STATE_REPLICATED. `why`, unless NULL, gets the
+/* Where the ranks of this config keep their state: LK_STATE_SHARED or LK_STATE_REPLICATED. `why`, unless NULL, gets the
  * reason: "shared by the 4 ranks of each of 2 hosts", "replicated: the ranks share no memory". */
 LK_API lk_state_mode lk_trainer_state(lk_context *context, const lk_trainer_config *config, char *why, size_t bytes);
 
-/* Only the plan: the memory that lk_trainer_create would use, by kind, including loaders
- * and checkpoint staging, without allocating it. The caller frees plan and graph. */
+/* Only plans: returns the memory that lk_trainer_create would use, by kind, including loaders and checkpoint buffers,
+ * without allocating it. The caller frees plan and graph. */
 LK_API lk_status lk_trainer_plan(lk_context *context, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan,
                                  size_t memory[LK_MEMORY_COUNT]);
 

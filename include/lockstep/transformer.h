@@ -45,15 +45,15 @@ typedef struct lk_transformer_config {
     int64_t rope_context LK_ZERO;                                     /* original_max_position_embeddings */
     int64_t bos LK_ZERO, eos LK_ZERO, pad LK_ZERO;                    /* token ids; below 0: none */
     int64_t recompute LK_ZERO;   /* this many blocks, from the first, are recomputed in backward; below 0: all */
-    int32_t more_eos[8] LK_ZERO; /* further tokens that end a text, as some models have */
+    int32_t more_eos[8] LK_ZERO; /* further tokens that end a text, for models with several */
     int     more_eos_count LK_ZERO;
-    /* llama: a mixture of so many feed-forward networks, of which each token uses some (lk_moe); 0: one, for all */
+    /* llama: number of experts, of which each token uses some (lk_moe); 0: one feed-forward network for all tokens */
     int experts LK_ZERO;
     int experts_per_token LK_ZERO; /* 0: 2 */
-    /* The weights of a token's experts are their probabilities among all, not divided by their sum. */
+    /* The weights of a token's experts are their probabilities among all experts, not divided by their sum. */
     bool   plain_router LK_ZERO;
     double router_loss LK_ZERO; /* what the auxiliary loss, which balances the experts, is multiplied by; 0: none */
-    bool   qk_norm LK_ZERO;     /* llama: RMS norms of the queries and of the keys of each head, as Qwen3 has them */
+    bool   qk_norm LK_ZERO;     /* llama: RMS norms of the queries and keys of each head, as in Qwen3 */
     int    reserved[7] LK_ZERO;
 } lk_transformer_config;
 #define LK_TRANSFORMER_CONFIG_INIT {.size = sizeof(lk_transformer_config), .bos = -1, .eos = -1, .pad = -1}
@@ -62,7 +62,7 @@ typedef struct lk_transformer_config {
  * name. */
 LK_API bool               lk_transformer_preset(const char *name, lk_transformer_config *config);
 LK_API const char *const *lk_transformer_presets(void); /* NULL at the end */
-/* False: no such model is possible (heads do not divide the width, …), and `why` says so. */
+/* False: the config is invalid (heads do not divide the width, …), and `why` has the reason. */
 LK_API bool    lk_transformer_check(const lk_transformer_config *config, char *why, size_t bytes);
 LK_API int64_t lk_transformer_parameters(const lk_transformer_config *config);
 /* Operations of forward and backward for each token: 6 · parameters + 12 · layers · width · length. Parameters that

@@ -10,9 +10,9 @@ LK_BEGIN_DECLS
 typedef struct lk_transport {
     size_t      size LK_ZERO;     /* sizeof this struct; set by LK_TRANSPORT_INIT */
     const char *name LK_ZERO;     /* for lk_comm_config.backend */
-    const char *text LK_ZERO;     /* what it is, in a line */
-    int         one_rank LK_ZERO; /* it carries groups of one rank only */
-    int         shares_memory LK_ZERO; /* ranks of a host can hold their state once (LK_STATE_SHARED) */
+    const char *text LK_ZERO;     /* a one-line description */
+    int         one_rank LK_ZERO; /* it supports groups of one rank only */
+    int         shares_memory LK_ZERO; /* ranks of a host can share one copy of their state (LK_STATE_SHARED) */
 } lk_transport;
 #define LK_TRANSPORT_INIT {.size = sizeof(lk_transport)}
 
