@@ -1,5 +1,6 @@
 /* cuda_emulation.cpp - tests the emulation of CUDA itself: places in the grid, barriers, exchange within a warp, shared
- * memory, streams that do their work late, graphs, and that mistakes of kernels are found. */
+ * memory, streams that do their work late, graphs, memory of other processes, and that mistakes of kernels are
+ * found. */
 #include "device/cuda/cuda.h"
 
 #include <signal.h>
@@ -335,6 +336,33 @@ static void launches_are_checked(void)
     cudaGetLastError();
 }
 
+/* Memory of one process that another maps: what either writes, the other one reads. */
+static void processes_share_memory(void)
+{
+    cudaIpcMemHandle_t handle;
+    device_array<int>  out(1000);
+    void              *own = NULL;
+    int                status;
+    out.write(std::vector<int>(1000, 3));
+    CHECK(cudaIpcGetMemHandle(&handle, out.data) == cudaSuccess, "handle");
+    CHECK(out.read()[999] == 3, "it is lost");
+    CHECK(cudaIpcOpenMemHandle(&own, handle, 0) != cudaSuccess, "a process maps its own memory");
+    cudaGetLastError();
+    pid_t child = fork();
+    if (child == 0) {
+        int  seen[1000] = {0};
+        int *mapped = NULL;
+        bool right = cudaIpcOpenMemHandle((void **)&mapped, handle, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess &&
+                     mapped != out.data && cudaMemcpy(seen, mapped, sizeof seen, cudaMemcpyDeviceToHost) == cudaSuccess;
+        LAUNCH(write_places, 1, 500, 0, cudaStreamLegacy, (uint32_t *)mapped);
+        right = right && seen[0] == 3 && seen[999] == 3 && cudaDeviceSynchronize() == cudaSuccess;
+        right = right && cudaFree(mapped) != cudaSuccess && cudaIpcCloseMemHandle(mapped) == cudaSuccess;
+        _exit(right ? 0 : 1);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "status %d", status);
+    CHECK(out.read()[499] == 499 && out.read()[500] == 3, "%d %d", out.read()[499], out.read()[500]);
+}
+
 /* Runs in a child, which must end by one of two signals and say `text`. */
 template <typename F> static void dies(const char *text, F mistake)
 {
@@ -399,6 +427,7 @@ int main(int argc, char **argv)
     graphs_repeat();
     races_show();
     launches_are_checked();
+    processes_share_memory();
     mistakes_are_found();
     CHECK(cudaGetLastError() == cudaSuccess, "an error is left");
     if (argc > 1 && strcmp(argv[1], "--speed") == 0) {

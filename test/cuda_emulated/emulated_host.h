@@ -4,14 +4,16 @@
  *
  * Environment:
  *   LK_CUDA_EMULATED_FAIL=WHAT:N[:ERROR]  the N-th call of a kind fails: malloc, host, copy, launch, sync, stream,
- *                                         event, capture, instantiate, graph; devices:N sets how many there are;
- *                                         ERROR is CUDA's number
+ *                                         event, capture, instantiate, graph, export, map; devices:N sets how many
+ *                                         there are; ERROR is CUDA's number
  *   LK_CUDA_EMULATED_GPUS=N               GPUs of the host, each with a UUID and an address on the PCI bus; a process
  *                                         sees those in CUDA_VISIBLE_DEVICES (numbers or UUIDs), which otherwise has no
  *                                         effect
  *   LK_CUDA_EMULATED_MEMORY=BYTES         of the device, default 16 GiB
  *   LK_CUDA_EMULATED_EAGER=1              work is done when it is queued, so that a debugger shows who queued it
  *   LK_CUDA_EMULATED_CUPTI=1              there is a CUPTI, which reports kernels, copies and fills (cupti.cpp)
+ *   LK_CUDA_EMULATED_PEERS=drop           what this process writes to memory of another one never arrives there, as
+ *                                         with some IOMMUs
  *   LK_CUDA_EMULATED_ORDER=0…3            the order of threads (bit 0: from the last) and blocks (bit 1) of every
  *                                         kernel, which otherwise changes from launch to launch */
 #ifndef LK_EMULATED_HOST_H
@@ -36,6 +38,7 @@
     X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                             \
     X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                              \
     X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                     \
+    X(cudaErrorMapBufferObjectFailed, 205, "mapping of buffer object failed")                    \
     X(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for execution on the device") \
     X(cudaErrorECCUncorrectable, 214, "uncorrectable ECC error encountered")                     \
     X(cudaErrorUnsupportedPtxVersion, 222, "the provided PTX was compiled with an unsupported toolchain.") \
@@ -214,6 +217,15 @@ cudaError_t cudaFreeHost(void *memory);
 cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void *memory);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *memory);
+
+/* Memory that other processes map. An exported allocation becomes shared memory of the host at its address. */
+#define cudaIpcMemLazyEnablePeerAccess 0x1u
+struct cudaIpcMemHandle_t {
+    char reserved[64];
+};
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *memory);
+cudaError_t cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
+cudaError_t cudaIpcCloseMemHandle(void *memory);
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = 0);

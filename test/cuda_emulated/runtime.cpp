@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <functional>
 #include <map>
 #include <memory>
@@ -143,6 +144,8 @@ const size_t KEPT = 1 << 20; /* bytes: what is freed and not larger keeps its pa
 struct allocation {
     size_t pages, bytes; /* whole pages with the one that faults; as asked for */
     char  *memory;
+    int    file;   /* of memory that other processes may map; -1: none */
+    bool   mapped; /* it is another process's */
 };
 char                        *region;
 std::map<size_t, allocation> allocations; /* by offset in the region */
@@ -506,6 +509,22 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 
 /* ---- memory ---- */
 
+/* Free addresses in the region, which is made now if there is none. */
+static bool find_addresses(size_t pages, size_t *offset)
+{
+    if (!region) {
+        void *p = mmap(NULL, REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) return false;
+        region = (char *)p;
+    }
+    *offset = 0;
+    for (const auto &entry : allocations) {
+        if (entry.first - *offset >= pages) break;
+        *offset = entry.first + entry.second.pages;
+    }
+    return *offset + pages <= REGION;
+}
+
 cudaError_t lk__emulated_malloc(void **memory, size_t bytes)
 {
     guard g(lock);
@@ -513,26 +532,25 @@ cudaError_t lk__emulated_malloc(void **memory, size_t bytes)
     INJECT("malloc", cudaErrorMemoryAllocation);
     if (cudaError_t error = refuse_in_capture(__func__)) return error;
     if (bytes == 0) return cudaSuccess;
-    if (!region) {
-        void *p = mmap(NULL, REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p == MAP_FAILED) return result(cudaErrorMemoryAllocation);
-        region = (char *)p;
-    }
     if (bytes > device_total() || device_used + bytes > device_total()) return result(cudaErrorMemoryAllocation);
-    size_t whole = round_up(bytes, ALIGN), pages = round_up(whole, page_size()) + page_size(), offset = 0;
-    for (const auto &entry : allocations) {
-        if (entry.first - offset >= pages) break;
-        offset = entry.first + entry.second.pages;
-    }
-    if (offset + pages > REGION) return result(cudaErrorMemoryAllocation);
+    size_t whole = round_up(bytes, ALIGN), pages = round_up(whole, page_size()) + page_size(), offset;
+    if (!find_addresses(pages, &offset)) return result(cudaErrorMemoryAllocation);
     size_t usable = pages - page_size();
     if (mprotect(region + offset, usable, PROT_READ | PROT_WRITE) != 0) return result(cudaErrorMemoryAllocation);
     char *at = region + offset + usable - whole;
     memset(at, 0xCD, whole);
-    allocations[offset] = allocation{pages, bytes, at};
+    allocations[offset] = allocation{pages, bytes, at, -1, false};
     device_used += bytes;
     *memory = at;
     return cudaSuccess;
+}
+
+/* Puts addresses without memory in place of shared memory. */
+static void close_shared(allocation &a, char *begin)
+{
+    mmap(begin, a.pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    if (a.file >= 0) close(a.file);
+    a.file = -1;
 }
 
 cudaError_t cudaFree(void *memory)
@@ -542,15 +560,102 @@ cudaError_t cudaFree(void *memory)
     if (cudaError_t error = refuse_in_capture(__func__)) return error;
     finish_all(); /* it waits for the device */
     for (auto at = allocations.begin(); at != allocations.end(); ++at) {
-        if (at->second.memory != memory) continue;
+        if (at->second.memory != memory || at->second.mapped) continue;
         char *begin = region + at->first;
         device_used -= at->second.bytes;
-        if (at->second.pages > KEPT) madvise(begin, at->second.pages, MADV_DONTNEED);
+        if (at->second.file >= 0)
+            close_shared(at->second, begin);
+        else if (at->second.pages > KEPT) madvise(begin, at->second.pages, MADV_DONTNEED);
         mprotect(begin, at->second.pages, PROT_NONE);
         allocations.erase(at);
         return result(broken);
     }
     return result(cudaErrorInvalidValue);
+}
+
+/* What a handle says. The file is opened through the exporting process, which keeps it open. */
+struct shared_handle {
+    int    process, file;
+    size_t pages, bytes, at;
+};
+
+static allocation *find_allocation(const void *memory, char **begin)
+{
+    for (auto &entry : allocations)
+        if (entry.second.memory == memory) {
+            *begin = region + entry.first;
+            return &entry.second;
+        }
+    return NULL;
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *memory)
+{
+    guard g(lock);
+    INJECT("export", cudaErrorNotSupported);
+    char       *begin;
+    allocation *a = find_allocation(memory, &begin);
+    if (!a || a->mapped) return result(cudaErrorInvalidValue);
+    size_t usable = a->pages - page_size();
+    if (a->file < 0) {
+        finish_all(); /* nothing may write to it while it is moved */
+        int file = memfd_create("lockstep-emulated-gpu", MFD_CLOEXEC);
+        if (file < 0 || ftruncate(file, (off_t)usable) != 0 || pwrite(file, begin, usable, 0) != (ssize_t)usable ||
+            mmap(begin, usable, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
+            if (file >= 0) close(file);
+            return result(cudaErrorMemoryAllocation);
+        }
+        a->file = file;
+    }
+    shared_handle h = {(int)getpid(), a->file, a->pages, a->bytes, (size_t)(a->memory - begin)};
+    *handle = {};
+    memcpy(handle->reserved, &h, sizeof h);
+    return cudaSuccess;
+}
+
+static bool drops_writes(void)
+{
+    static const char *const given = getenv("LK_CUDA_EMULATED_PEERS");
+    return given && strcmp(given, "drop") == 0;
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned)
+{
+    guard g(lock);
+    *memory = NULL;
+    INJECT("map", cudaErrorMapBufferObjectFailed);
+    if (cudaError_t error = refuse_in_capture(__func__)) return error;
+    shared_handle h;
+    char          path[64];
+    size_t        offset;
+    memcpy(&h, handle.reserved, sizeof h);
+    if (h.process == (int)getpid()) return result(cudaErrorInvalidValue); /* as CUDA */
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", h.process, h.file);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0 || !find_addresses(h.pages, &offset)) {
+        if (file >= 0) close(file);
+        return result(cudaErrorMapBufferObjectFailed);
+    }
+    int   sharing = drops_writes() ? MAP_PRIVATE : MAP_SHARED;
+    char *begin = region + offset;
+    void *mapped = mmap(begin, h.pages - page_size(), PROT_READ | PROT_WRITE, sharing | MAP_FIXED, file, 0);
+    close(file);
+    if (mapped == MAP_FAILED) return result(cudaErrorMapBufferObjectFailed);
+    allocations[offset] = allocation{h.pages, h.bytes, begin + h.at, -1, true};
+    *memory = begin + h.at;
+    return cudaSuccess;
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *memory)
+{
+    guard g(lock);
+    finish_all();
+    char       *begin;
+    allocation *a = find_allocation(memory, &begin);
+    if (!a || !a->mapped) return result(cudaErrorInvalidValue);
+    close_shared(*a, begin);
+    allocations.erase((size_t)(begin - region));
+    return cudaSuccess;
 }
 
 cudaError_t lk__emulated_malloc_host(void **memory, size_t bytes)
