@@ -48,8 +48,8 @@ static entropy describe_loss(const lk__kernel_call *call)
 
 static bool has_class(const entropy *e, int64_t label) { return label != e->ignore && label >= 0 && label < e->whole; }
 
-/* The loss of a row with a class; its softmax goes to probs unless NULL. */
-static double loss_of_row(const entropy *e, int64_t row, REAL *probs, bool *correct)
+/* The loss of a row with a class whose sums have several parts, or whose statistics come from several ranks. */
+static double joined_loss_of_row(const entropy *e, int64_t row, REAL *probs, bool *correct)
 {
     const REAL    *x = e->logits + row * e->classes;
     int64_t        label = e->labels[row];
@@ -57,13 +57,19 @@ static double loss_of_row(const entropy *e, int64_t row, REAL *probs, bool *corr
     if (e->statistics) {
         all = join_statistics(e->statistics, e->parts, e->rows, row);
     } else {
-        if (e->sums.count == 1) return row_loss(x, e->classes, label, e->smoothing, probs, correct);
         parts_statistics(x, &e->sums, 0, label, e->smoothing, own, 1);
         all = join_statistics(own, e->sums.count, 1, 0);
     }
     *correct = all.first == (double)label && all.at_label == all.most;
     if (probs) part_softmax(&all, x, e->classes, probs);
     return joined_loss(&all, e->whole, e->smoothing);
+}
+
+/* The loss of a row with a class; its softmax goes to probs unless NULL. */
+static double loss_of_row(const entropy *e, int64_t row, REAL *probs, bool *correct)
+{
+    if (e->statistics || e->sums.count > 1) return joined_loss_of_row(e, row, probs, correct);
+    return row_loss(e->logits + row * e->classes, e->classes, e->labels[row], e->smoothing, probs, correct);
 }
 
 static void entropy_tile(void *argument, int64_t tile, int worker)
