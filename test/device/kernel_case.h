@@ -191,6 +191,15 @@ static void round_inputs(void)
     }
 }
 
+/* Whether instructions multiply bf16 here. Attention then rounds probabilities and gradients of scores to it. */
+static inline bool multiplies_bf16(void) { return t.real == LK_BF16 && !kernel_device && lk__isa_extended(t.isa); }
+static bool        rounds_on_the_way(void)
+{
+    /* linear_cross_entropy rounds the gradients of the logits to bf16. */
+    if (t.op == LK__OP_linear_cross_entropy) return true;
+    return multiplies_bf16() && (t.op == LK__OP_attention || t.op == LK__OP_attention_grad);
+}
+
 static const char *cpu_isa(void) { return kernel_device ? lk_context_isa(contexts[0]) : t.isa; }
 
 /* The CPU's kernel: there is one for every type in which the operation computes, on every device. */
@@ -286,6 +295,22 @@ static void compare_with_f32(void)
     for (int k = 0; k < t.outputs; k++) free(wide.out[k].data);
 }
 
+/* Instructions in C have the bits of the machine's, where it has them. */
+static void compare_with_instructions(void *const *first)
+{
+    const char *emulated = t.isa, *end = strstr(t.isa, "_emulated");
+    char        name[40];
+    if (!end) return;
+    snprintf(name, sizeof name, "%.*s", (int)(end - t.isa), t.isa);
+    if (!lk__isa_available(name)) return;
+    t.isa = name;
+    run_once(1, NULL);
+    t.isa = emulated;
+    for (int k = 0; k < t.outputs; k++)
+        if (t.out[k].data && memcmp(first[k], t.out[k].data, bytes_of(&t.out[k])) != 0)
+            fail_case("the instructions give other bits");
+}
+
 /* Whether the kernel has changed an input. */
 static bool is_updated(int k)
 {
@@ -331,9 +356,8 @@ static void run_case_there(void)
         for (int64_t i = 0, n = lk__operand_elements(&t.out[k]); i < n; i++)
             t.y[k][i] = get(t.out[k].dtype, t.out[k].data, i);
     }
-    /* linear_cross_entropy rounds the gradients of the logits to bf16 on the way. */
-    if (t.real == LK_BF16 && !kernel_device && t.op != LK__OP_cast && t.op != LK__OP_linear_cross_entropy)
-        compare_with_f32();
+    if (t.real == LK_BF16 && !kernel_device && t.op != LK__OP_cast && !rounds_on_the_way()) compare_with_f32();
+    if (multiplies_bf16() && rounds_on_the_way()) compare_with_instructions(first);
     for (int threads = 2; threads <= (kernel_device ? 2 : POOLS); threads++) {
         run_once(threads, NULL);
         for (int k = 0; k < t.outputs; k++)
@@ -404,6 +428,20 @@ static inline void expect_within(int k, const double *want, const double *size, 
         if (fabs(got - want[i]) <= roundings * unit * size[i] + rounding * fabs(want[i])) continue;
         snprintf(text, sizeof text, "output %d [%lld] is %.9g, not %.9g (terms of %.3g)", k, (long long)i, got, want[i],
                  size[i]);
+        fail_case(text);
+        return;
+    }
+}
+
+/* Output k is within bound[i] of want[i]. What is stored in bf16 may in addition be rounded once. */
+static inline void expect_bound(int k, const double *want, const double *bound)
+{
+    double rounding = t.out[k].dtype == LK_BF16 ? 0x1p-8 : 0;
+    char   text[128];
+    for (int64_t i = 0, n = lk__operand_elements(&t.out[k]); !t.skipped && i < n; i++) {
+        if (fabs(t.y[k][i] - want[i]) <= bound[i] + rounding * (fabs(want[i]) + bound[i])) continue;
+        snprintf(text, sizeof text, "output %d [%lld] is %.9g, not %.9g within %.3g", k, (long long)i, t.y[k][i],
+                 want[i], bound[i]);
         fail_case(text);
         return;
     }

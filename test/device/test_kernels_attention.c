@@ -1,5 +1,5 @@
 /* test_kernels_attention.c - attention, its gradient, rope and swiglu, against naive loops in double with a matrix of
- * all probabilities.
+ * all probabilities. Where instructions multiply bf16, each result is within a bound derived from its operands.
  *
  * ctest: label threaded */
 #include "kernel_case.h"
@@ -104,8 +104,25 @@ static void add_bounds(const setting *s, operands *o)
         no_in();
 }
 
-/* The probabilities of query i of one head; their log-sum is returned, 0 where there is no key. */
-static double probabilities(const setting *s, const operands *o, int64_t b, int64_t h, int64_t i, double *p)
+/* ---- bounds, where instructions multiply bf16 ----
+ *
+ * A sum of n products of bf16 is rounded by at most 2^-23 of the sum of their magnitudes in each of n + 2 steps
+ * (kernel_values.h). Numbers that are multiplied, probabilities and gradients of scores, are rounded to bf16 before. */
+static const double STEP = 0x1p-23, ROUNDED = 0x1p-8, TINY = 0x1p-100;
+
+/* Of a number that is known to within `error`, and then is rounded to bf16. */
+static double rounded_error(double size, double error) { return error + ROUNDED * (size + error); }
+/* Of one of `count` terms of a sum: a factor that is known to within `error`, times another. */
+static double term_error(double size, double error, double factor, int64_t count)
+{
+    return (error + (double)(count + 4) * STEP * (size + error)) * fabs(factor) + TINY;
+}
+
+/* The probabilities of query i of one head; their log-sum is returned, 0 where there is no key. error: at most so much
+ * is each off, relative to itself, before it is divided by their sum: the error of its score, of the number that is
+ * subtracted from that, and of exp. */
+static double probabilities(const setting *s, const operands *o, int64_t b, int64_t h, int64_t i, double *p,
+                            double *error)
 {
     int64_t       g = h / (s->heads / s->kv_heads);
     const double *q = t.x[o->q] + (b * s->tokens + i) * o->q_row + o->q_at + h * s->width;
@@ -113,68 +130,101 @@ static double probabilities(const setting *s, const operands *o, int64_t b, int6
     double        last = s->last ? t.x[o->last][b * s->tokens + i] : 0, length = s->lengths ? t.x[o->lengths][b] : 0;
     for (int64_t j = 0; j < o->s; j++) {
         const double *k = t.x[o->k] + (b * o->s + j) * o->k_row + o->k_at + g * s->width;
-        p[j] = -INFINITY;
+        double        size = 0;
+        p[j] = -INFINITY, error[j] = 0;
         if (!attends(s, i, j, first, last, length)) continue;
         p[j] = 0;
-        for (int64_t d = 0; d < s->width; d++) p[j] += q[d] * k[d];
+        for (int64_t d = 0; d < s->width; d++) p[j] += q[d] * k[d], size += fabs(q[d] * k[d]);
         p[j] *= t.attrs.scale;
         most = fmax(most, p[j]);
+        error[j] = (double)(s->width + 4) * STEP * size * t.attrs.scale;
     }
     for (int64_t j = 0; j < o->s; j++) total += p[j] = isinf(p[j]) ? 0 : exp(p[j] - most);
     for (int64_t j = 0; j < o->s; j++) p[j] = total > 0 ? p[j] / total : 0;
-    return total > 0 ? most + log(total) : 0;
+    double logsum = total > 0 ? most + log(total) : 0, subtracted = fabs(most) + fabs(logsum);
+    for (int64_t j = 0; j < o->s && total > 0; j++) error[j] = expm1(error[j] + STEP * (subtracted + 4));
+    return logsum;
 }
 
-static void naive_forward(const setting *s, const operands *o, double *y, double *lse)
+/* bound: of y. Probabilities are divided by their sum, which is off by as much as they are, and corrected block by
+ * block. */
+static void naive_forward(const setting *s, const operands *o, double *y, double *lse, double *bound)
 {
-    double *p = zeros(o->s + 1);
+    double *p = zeros(o->s + 1), *error = zeros(o->s + 1);
     for (int64_t b = 0; b < s->batch; b++)
         for (int64_t h = 0; h < s->heads; h++)
             for (int64_t i = 0; i < s->tokens; i++) {
                 double *out = y + ((b * s->tokens + i) * s->heads + h) * s->width;
-                lse[(b * s->heads + h) * s->tokens + i] = probabilities(s, o, b, h, i, p);
+                double  most = 0;
+                lse[(b * s->heads + h) * s->tokens + i] = probabilities(s, o, b, h, i, p, error);
                 memset(out, 0, (size_t)s->width * sizeof *out);
+                for (int64_t j = 0; j < o->s; j++) most = fmax(most, error[j]);
                 for (int64_t j = 0; j < o->s; j++) {
                     int64_t       g = h / (s->heads / s->kv_heads);
                     const double *v = t.x[o->v] + (b * o->s + j) * o->k_row + o->v_at + g * s->width;
-                    for (int64_t d = 0; d < s->width; d++) out[d] += p[j] * v[d];
+                    double        off = rounded_error(p[j], 2 * most * p[j]);
+                    for (int64_t d = 0; d < s->width; d++) {
+                        out[d] += p[j] * v[d];
+                        bound[out - y + d] += term_error(p[j], off, v[d], 2 * o->s);
+                    }
                 }
             }
-    free(p);
+    free(p), free(error);
 }
 
-/* dq, dk, dv laid out as q, k, v; packed: all in dq. What the softmax subtracts is dy · y, with y as the kernel gets
- * it, rounded. */
-static void naive_backward(const setting *s, const operands *o, const double *dy, const double *y, double *dq,
-                           double *dk, double *dv)
+/* A gradient and its bound: of q, k and v, laid out as they are; packed: all in that of q. */
+typedef struct gradient {
+    double *value, *bound;
+} gradient;
+
+static void add_term(gradient *to, int64_t at, double x, double error, double factor, int64_t count)
 {
-    double *p = zeros(o->s + 1), *dp = zeros(o->s + 1);
+    to->value[at] += x * factor;
+    to->bound[at] += term_error(fabs(x), error, factor, count);
+}
+
+/* What the softmax subtracts is dy · y, with y as the kernel gets it, rounded. */
+static void naive_backward(const setting *s, const operands *o, const double *dy, const double *y, gradient *dq,
+                           gradient *dk, gradient *dv)
+{
+    double *p = zeros(o->s + 1), *error = zeros(o->s + 1);
+    int64_t each = s->heads / s->kv_heads;
     for (int64_t b = 0; b < s->batch; b++)
         for (int64_t h = 0; h < s->heads; h++)
             for (int64_t i = 0; i < s->tokens; i++) {
-                int64_t g = h / (s->heads / s->kv_heads), qa = (b * s->tokens + i) * o->q_row + o->q_at + h * s->width;
+                int64_t       qa = (b * s->tokens + i) * o->q_row + o->q_at + h * s->width;
                 const double *d = dy + ((b * s->tokens + i) * s->heads + h) * s->width;
-                double        delta = 0;
-                for (int64_t e = 0; e < s->width; e++) delta += d[e] * y[d - dy + e];
-                probabilities(s, o, b, h, i, p);
+                double        delta = 0, size = 0;
+                for (int64_t e = 0; e < s->width; e++)
+                    delta += d[e] * y[d - dy + e], size += fabs(d[e] * y[d - dy + e]);
+                probabilities(s, o, b, h, i, p, error);
                 for (int64_t j = 0; j < o->s; j++) {
-                    int64_t va = (b * o->s + j) * o->k_row + o->v_at + g * s->width;
-                    dp[j] = 0;
+                    int64_t va = (b * o->s + j) * o->k_row + o->v_at + h / each * s->width;
+                    int64_t ka = va - o->v_at + o->k_at;
+                    double  dp = 0, sizes = size, off = p[j] * error[j];
                     for (int64_t e = 0; e < s->width; e++) {
-                        dp[j] += d[e] * t.x[o->v][va + e];
-                        dv[va + e] += p[j] * d[e];
+                        dp += d[e] * t.x[o->v][va + e], sizes += fabs(d[e] * t.x[o->v][va + e]);
+                        add_term(dv, va + e, p[j], rounded_error(p[j], off), d[e], s->tokens * each);
                     }
-                }
-                for (int64_t j = 0; j < o->s; j++) {
-                    int64_t ka = (b * o->s + j) * o->k_row + o->k_at + g * s->width;
-                    double  ds = p[j] * (dp[j] - delta) * t.attrs.scale;
+                    double ds = p[j] * (dp - delta) * t.attrs.scale;
+                    double inner = (double)(s->width + 4) * STEP * sizes; /* of dp - delta */
+                    off = (off * fabs(dp - delta) + (p[j] + off) * inner) * t.attrs.scale + 2 * STEP * fabs(ds);
+                    off = rounded_error(fabs(ds), off);
                     for (int64_t e = 0; e < s->width; e++) {
-                        dq[qa + e] += ds * t.x[o->k][ka + e];
-                        dk[ka + e] += ds * t.x[o->q][qa + e];
+                        add_term(dq, qa + e, ds, off, t.x[o->k][ka + e], o->s);
+                        add_term(dk, ka + e, ds, off, t.x[o->q][qa + e], s->tokens * each);
                     }
                 }
             }
-    free(p), free(dp);
+    free(p), free(error);
+}
+
+static void expect_result(int k, const gradient *want, double tolerance)
+{
+    if (multiplies_bf16())
+        expect_bound(k, want->value, want->bound);
+    else
+        expect(k, want->value, tolerance);
 }
 
 static void forward_case(const setting *s, bool logsum)
@@ -183,20 +233,20 @@ static void forward_case(const setting *s, bool logsum)
     operands o = add_operands(s, s->keys == 0);
     add_bounds(s, &o);
     int64_t rows = s->batch * s->tokens * s->heads;
-    double *y = zeros(rows * s->width), *lse = zeros(rows);
+    double *y = zeros(rows * s->width), *lse = zeros(rows), *bound = zeros(rows * s->width);
     out(t.real, 3, DIMS(s->batch, s->tokens, s->heads * s->width), NULL);
     if (logsum)
         out(t.wide, 3, DIMS(s->batch, s->heads, s->tokens), NULL);
     else
         no_out();
     run_case();
-    naive_forward(s, &o, y, lse);
+    naive_forward(s, &o, y, lse, bound);
     /* A score is a sum of `width` products whose mean size is 1, times 1 / sqrt(width). Rounding changes such a sum by
      * at most width^1.5 2^-24, 1e-5 at 33, and exp by as much of its value. Large scores lose more digits. */
     double tolerance = allow_rounding(s->spread > 0 ? 1e-4 : 1e-5);
-    expect(0, y, tolerance);
+    expect_result(0, &(gradient){y, bound}, tolerance);
     if (logsum) expect(1, lse, tolerance);
-    free(y), free(lse);
+    free(y), free(lse), free(bound);
     end_case();
 }
 
@@ -221,15 +271,19 @@ static void backward_case(const setting *s)
             out(t.real, 3, DIMS(s->batch, s->keys, o.k_row), NULL);
     }
     round_inputs(); /* forward's results are those of the rounded operands */
-    naive_forward(s, &o, y, lse);
-    double *dq = zeros(q), *dk = packed ? dq : zeros(k), *dv = packed ? dq : zeros(k);
+    double *unused = zeros(rows * s->width);
+    naive_forward(s, &o, y, lse, unused);
+    gradient dq = {zeros(q), zeros(q)}, dk = packed ? dq : (gradient){zeros(k), zeros(k)},
+             dv = packed ? dq : (gradient){zeros(k), zeros(k)};
     run_case();
-    naive_backward(s, &o, t.x[dy], t.x[y_at], dq, dk, dv);
-    double tolerance = allow_rounding(s->spread > 0 ? 1e-3 : 1e-5);
-    expect(0, dq, tolerance);
-    if (!packed) expect(1, dk, tolerance), expect(2, dv, tolerance), free(dk), free(dv);
-    free(dq);
-    (void)rows;
+    naive_backward(s, &o, t.x[dy], t.x[y_at], &dq, &dk, &dv);
+    double    tolerance = allow_rounding(s->spread > 0 ? 1e-3 : 1e-5);
+    gradient *all[] = {&dq, &dk, &dv};
+    for (int i = 0; i < (packed ? 1 : 3); i++) {
+        expect_result(i, all[i], tolerance);
+        free(all[i]->value), free(all[i]->bound);
+    }
+    free(unused);
     end_case();
 }
 
@@ -349,13 +403,34 @@ static void swiglu_gates(void)
     }
 }
 
+static int64_t draw(int64_t count) { return (int64_t)uniform(0, (double)count) % count; }
+
+static setting draw_setting(void)
+{
+    static const int64_t heads[][2] = {{1, 1}, {2, 1}, {2, 2}, {3, 3}, {4, 2}};
+    static const int64_t widths[] = {1, 4, 7, 12, 16, 24, 31, 40, 64};
+    const int64_t       *of = heads[draw(COUNT(heads))];
+    setting              s = {.batch = 1 + draw(2), .tokens = 1 + draw(110), .heads = of[0], .kv_heads = of[1]};
+    s.keys = draw(2) ? 0 : 1 + draw(200);
+    s.width = widths[draw(COUNT(widths))];
+    s.causal = draw(2), s.first = !draw(3), s.last = !draw(3), s.lengths = !draw(3);
+    s.window = draw(3) ? 0 : 1 + draw(100);
+    return s;
+}
+
 static void all_cases(void)
 {
+    enum { DRAWN = 12 };
     swiglu_gates();
     for (size_t i = 0; i < COUNT(settings); i++) {
         forward_case(&settings[i], true);
         forward_case(&settings[i], false);
         backward_case(&settings[i]);
+    }
+    for (int i = 0; i < DRAWN && multiplies_bf16(); i++) { /* each element has a bound */
+        setting s = draw_setting();
+        forward_case(&s, true);
+        backward_case(&s);
     }
     dropout_keeps_the_mean_and_is_the_same_in_the_gradient();
     rope_rotates_pairs();

@@ -15,7 +15,7 @@ attention attention_describe(const lk__kernel_call *call, int operand, int bound
     int64_t   together = packed ? a.heads + 2 * a.groups : a.heads; /* heads in a row of q */
     a.s = packed ? a.t : k->dims[1];
     a.d = q->dims[2] / together;
-    a.width = round_to(a.d, NR);
+    a.width = round_to(a.d, PANEL_COLUMNS);
     a.q_row = q->dims[2];
     a.k_row = packed ? a.q_row : k->dims[2];
     a.q = q->data;
@@ -57,44 +57,6 @@ void attention_drop(const attention *a, int64_t sample, int64_t head, int64_t qu
     }
 }
 
-void pack_columns(const attention *a, const ELEMENT *from, int64_t row, int64_t count, REAL *to)
-{
-    for (int64_t key = 0; key < KEYS; key += NR, to += a->d * NR) {
-        int64_t here = min64(NR, max64(0, count - key));
-        if (here < NR) memset(to, 0, (size_t)(a->d * NR) * sizeof(REAL));
-        if (here > 0) transpose_wide(to, NR, from + key * row, row, here, a->d);
-    }
-}
-
-void pack_rows(const attention *a, const ELEMENT *from, int64_t row, int64_t count, int64_t rows, REAL *to)
-{
-    for (int64_t column = 0; column < a->width; column += NR, to += rows * NR) {
-        int64_t here = min64(NR, a->d - column);
-        if (here < NR || count < rows) memset(to, 0, (size_t)(rows * NR) * sizeof(REAL));
-        for (int64_t i = 0; i < count; i++) copy_wide(to + i * NR, from + i * row + column, here);
-    }
-}
-
-void attention_scores(const attention *a, const REAL *const *rows, int64_t count, int64_t keys, const REAL *packed,
-                      REAL *scores)
-{
-    runs  r = {.runs = 1, .length = a->d, .a_run = 0, .a_k = 1};
-    REAL *to[QUERIES];
-    for (int64_t i = 0; i < count; i++) to[i] = scores + i * KEYS;
-    for (int64_t key = 0; key < keys; key += NR, packed += a->d * NR)
-        micro_nn(count, rows, &r, packed, zeros, to, key, NR);
-}
-
-void attention_add(const attention *a, const REAL *x, int64_t count, int64_t keys, const REAL *packed, REAL *out)
-{
-    runs        r = {.runs = 1, .length = keys, .a_run = 0, .a_k = 1};
-    const REAL *from[QUERIES];
-    REAL       *to[QUERIES];
-    for (int64_t i = 0; i < count; i++) from[i] = x + i * KEYS, to[i] = out + i * a->width;
-    for (int64_t column = 0; column < a->width; column += NR, packed += KEYS * NR)
-        micro_nn(count, from, &r, packed, NULL, to, column, NR);
-}
-
 /* ---- forward ---- */
 
 typedef struct forward {
@@ -108,7 +70,8 @@ typedef struct forward {
 
 /* A worker's scratch. Packed keys and values: of all blocks of one group. */
 typedef struct scratch {
-    REAL   *keys, *values, *scores, *sums, *rows;
+    PACKED *keys, *values, *rows;
+    REAL   *scores, *sums;
     REAL    most[QUERIES];
     double  total[QUERIES];
     int64_t lo[QUERIES], hi[QUERIES];
@@ -116,22 +79,22 @@ typedef struct scratch {
 
 static int64_t key_blocks(int64_t s) { return tiles_of(s, KEYS); }
 
+static size_t keys_space(const attention *a) { return packed_space_of(columns_size(a, key_blocks(a->s) * KEYS)); }
+static size_t values_space(const attention *a) { return packed_space_of(rows_size(a, key_blocks(a->s) * KEYS)); }
 static size_t forward_space(const attention *a)
 {
-    int64_t blocks = key_blocks(a->s);
-    return space_of(blocks * KEYS * a->d) + space_of(blocks * KEYS * a->width) + space_of(QUERIES * KEYS) +
-           space_of(QUERIES * a->width) + space_of(QUERIES * a->d);
+    return keys_space(a) + values_space(a) + space_of(QUERIES * KEYS) + space_of(QUERIES * a->width) +
+           packed_space_of(taken_size(a));
 }
 
 static void lay_out(const forward *f, int worker, scratch *w)
 {
-    int64_t blocks = key_blocks(f->a.s);
-    char   *at = f->workspace + (size_t)worker * f->per_worker;
-    w->keys = (REAL *)at;
-    w->values = (REAL *)(at += space_of(blocks * KEYS * f->a.d));
-    w->scores = (REAL *)(at += space_of(blocks * KEYS * f->a.width));
+    char *at = f->workspace + (size_t)worker * f->per_worker;
+    w->keys = (PACKED *)at;
+    w->values = (PACKED *)(at += keys_space(&f->a));
+    w->scores = (REAL *)(at += values_space(&f->a));
     w->sums = (REAL *)(at += space_of(QUERIES * KEYS));
-    w->rows = (REAL *)(at + space_of(QUERIES * f->a.width));
+    w->rows = (PACKED *)(at + space_of(QUERIES * f->a.width));
 }
 
 /* Of `least` and scale times `count` scores, a multiple of NR. */
@@ -196,9 +159,9 @@ static void finish_row(const forward *f, scratch *w, int64_t i, ELEMENT *y, REAL
 static void attend(const forward *f, scratch *w, int64_t sample, int64_t head, int64_t query, int64_t count)
 {
     const attention *a = &f->a;
-    const REAL      *rows[QUERIES];
+    const PACKED    *rows[QUERIES];
     int64_t          lowest = a->s, highest = -1;
-    attention_rows(a, a->q + (sample * a->t + query) * a->q_row + head * a->d, a->q_row, count, w->rows, rows);
+    attention_take_rows(a, a->q + (sample * a->t + query) * a->q_row + head * a->d, a->q_row, count, w->rows, rows);
     for (int64_t i = 0; i < count; i++) {
         attention_range(a, sample, query + i, &w->lo[i], &w->hi[i]);
         if (w->lo[i] <= w->hi[i]) lowest = min64(lowest, w->lo[i]), highest = max64(highest, w->hi[i]);
@@ -211,11 +174,12 @@ static void attend(const forward *f, scratch *w, int64_t sample, int64_t head, i
         while (begin < end && (w->hi[begin] < first || w->lo[begin] >= first + KEYS)) begin++;
         while (end > begin && (w->hi[end - 1] < first || w->lo[end - 1] >= first + KEYS)) end--;
         if (begin == end) continue;
+        begin -= begin % FIRST_UNIT;
         for (int64_t keys, strip; begin < end; begin += strip) {
             strip = attention_strip(w->hi, begin, end, first, &keys);
-            attention_scores(a, rows + begin, strip, keys, w->keys + first * a->d, w->scores + begin * KEYS);
+            attention_scores(a, rows + begin, strip, keys, w->keys + columns_size(a, first), w->scores + begin * KEYS);
             soften_rows(f, w, sample, head, query, begin, begin + strip, first, keys);
-            attention_add(a, w->scores + begin * KEYS, strip, keys, w->values + first * a->width,
+            attention_add(a, w->scores + begin * KEYS, strip, keys, w->values + rows_size(a, first),
                           w->sums + begin * a->width);
         }
     }
@@ -233,7 +197,8 @@ static void attend_one(const forward *f, scratch *w, int64_t sample, int64_t hea
     int64_t          group = head / (a->heads / a->groups), lo, hi;
     const ELEMENT   *k = a->k + sample * a->s * a->k_row + group * a->d,
                   *v = a->v + sample * a->s * a->k_row + group * a->d;
-    REAL *scores = w->keys, *q = w->rows; /* packed keys are not needed: their memory holds s scores */
+    REAL *scores = (void *)w->keys,
+         *q = (void *)w->rows; /* nothing is packed: their memory holds s scores, d numbers */
     copy_wide(q, a->q + sample * a->t * a->q_row + head * a->d, a->d);
     attention_range(a, sample, 0, &lo, &hi);
     w->most[0] = -INFINITY;
@@ -273,8 +238,8 @@ static void pack_group(const attention *a, scratch *w, int64_t sample, int64_t g
     }
     for (int64_t first = lowest / KEYS * KEYS; first <= highest; first += KEYS) {
         int64_t count = min64(KEYS, a->s - first);
-        pack_columns(a, k + first * a->k_row, a->k_row, count, w->keys + first * a->d);
-        pack_rows(a, v + first * a->k_row, a->k_row, count, KEYS, w->values + first * a->width);
+        attention_pack_columns(a, k + first * a->k_row, a->k_row, count, w->keys + columns_size(a, first));
+        attention_pack_rows(a, v + first * a->k_row, a->k_row, count, KEYS, w->values + rows_size(a, first));
     }
 }
 
@@ -293,9 +258,11 @@ static void forward_tile(void *argument, int64_t tile, int worker)
         return;
     }
     pack_group(a, &w, sample, group, begin, end);
+    matrix_begin();
     for (int64_t h = 0; h < each; h++)
         for (int64_t query = begin; query < end; query += QUERIES)
             attend(f, &w, sample, group * each + h, query, min64(QUERIES, end - query));
+    matrix_end();
 }
 
 enum { ENOUGH = 32 }; /* tiles: the queries of a head are split only if there are fewer */

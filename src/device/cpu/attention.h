@@ -7,19 +7,30 @@
 #include "device/cpu/gemm.h"
 #include "device/cpu/vmath.h"
 
-/* Queries and keys of a block: scores of a block stay in the first-level cache. Multiples of NR. */
+/* Queries and keys of a block: scores of a block stay in the first-level cache. Keys are whole vectors, units and
+ * panels of columns. */
+#if MATRIX
+enum { QUERIES = 64, KEYS = 96 };
+#else
 enum { QUERIES = 64, KEYS = 64 };
+#endif
+enum {
+    STRIP = (int)NR > (int)PANEL_ROWS ? (int)NR : (int)PANEL_ROWS, /* queries that need as many keys; unit of those */
+    FIRST_UNIT = MATRIX ? (int)PANEL_ROWS : 1                      /* a strip begins with a whole panel */
+};
+_Static_assert(KEYS % STRIP == 0 && KEYS % PANEL_COLUMNS == 0 && QUERIES % STRIP == 0 && STRIP % PANEL_UNIT == 0,
+               "blocks of attention consist of whole panels");
 
 typedef struct attention {
-    int64_t        batch, t, s;       /* samples, queries, keys */
-    int64_t        heads, groups;     /* of queries; of keys and values: each serves heads / groups of queries */
-    int64_t        d, width;          /* of a head; rounded up to NR */
-    const ELEMENT *q, *k, *v;         /* of head 0 */
-    int64_t        q_row, k_row;      /* elements from a token to the next */
-    const int32_t *first, *last;      /* (batch, t): the keys that a query may attend to; NULL: no such bound */
-    const int32_t *lengths;           /* (batch): keys that exist; NULL: s */
+    int64_t        batch, t, s;   /* samples, queries, keys */
+    int64_t        heads, groups; /* of queries; of keys and values: each serves heads / groups of queries */
+    int64_t        d, width;      /* of a head; rounded up to PANEL_COLUMNS */
+    const ELEMENT *q, *k, *v;     /* of head 0 */
+    int64_t        q_row, k_row;  /* elements from a token to the next */
+    const int32_t *first, *last;  /* (batch, t): the keys that a query may attend to; NULL: no such bound */
+    const int32_t *lengths;       /* (batch): keys that exist; NULL: s */
     bool           causal;
-    int64_t        window;            /* keys that a query attends to, itself included; 0: all */
+    int64_t        window; /* keys that a query attends to, itself included; 0: all */
     REAL           scale;
     /* Dropout of the probabilities; threshold 0: none. */
     uint32_t       threshold;
@@ -46,46 +57,23 @@ static inline void attention_range(const attention *a, int64_t sample, int64_t i
     if (a->window) *lo = max64(*lo, i - a->window + 1);
 }
 
-/* `count` rows of a head as REALs: in place, or converted. */
-static inline void attention_rows(const attention *a, const ELEMENT *from, int64_t row, int64_t count, REAL *converted,
-                                  const REAL **rows)
-{
-    for (int64_t i = 0; i < count; i++) {
-#if NARROW
-        copy_wide(converted + i * a->d, from + i * row, a->d);
-        rows[i] = converted + i * a->d;
-#else
-        (void)converted, (void)a;
-        rows[i] = from + i * row;
-#endif
-    }
-}
-
 /* Multiplies the probabilities of keys first … first + count - 1 of a query by 0 or `kept`. Whether one is kept is a
  * function of (seed, epoch, op, sample, head, query, key). first is a multiple of 4. */
 #define attention_drop KERNEL(attention_drop)
 void attention_drop(const attention *a, int64_t sample, int64_t head, int64_t query, int64_t first, int64_t count,
                     const REAL *from, REAL *to);
 
-/* to = panels of NR keys of (d × NR), for products with queries: rows of `from` become columns; missing keys are
- * zeros. */
-#define pack_columns KERNEL(attention_pack_columns)
-void pack_columns(const attention *a, const ELEMENT *from, int64_t row, int64_t count, REAL *to);
-/* to = panels of NR columns of (rows × NR), for products with probabilities; missing rows and columns are zeros. */
-#define pack_rows KERNEL(attention_pack_rows)
-void pack_rows(const attention *a, const ELEMENT *from, int64_t row, int64_t count, int64_t rows, REAL *to);
-
 /* Queries of a block that are computed together, from `begin` on; and of the keys from `first` on, how many of the
- * block they need: on the diagonal of a causal attention fewer than all. A multiple of NR, 0: none. hi: the last key of
- * each query. */
+ * block they need: on the diagonal of a causal attention fewer than all. A multiple of STRIP, 0: none. hi: the last key
+ * of each query. */
 static inline int64_t attention_strip(const int64_t *hi, int64_t begin, int64_t end, int64_t first, int64_t *keys)
 {
     int64_t at = begin;
     *keys = 0;
     while (at < end) {
-        int64_t last = -1, next = min64(end, at + NR);
+        int64_t last = -1, next = min64(end, at + STRIP);
         for (int64_t i = at; i < next; i++) last = max64(last, hi[i]);
-        int64_t need = min64(KEYS, round_to(max64(0, last - first + 1), NR));
+        int64_t need = min64(KEYS, round_to(max64(0, last - first + 1), STRIP));
         if (at > begin && need != *keys) break;
         *keys = need;
         at = next;
@@ -110,12 +98,38 @@ static inline double attention_exp(REAL *s, int64_t count, REAL scale, REAL less
     return lanes_sum(sum);
 }
 
-/* Of a block: scores (count × KEYS) = the rows a times the first `keys` packed keys. */
+/* ---- the products of a block (attention_products.c): a matrix instruction set multiplies bf16, to which probabilities
+ * and gradients of scores are rounded then ---- */
+
+/* Packed operands, in PACKED elements. */
+static inline int64_t columns_size(const attention *a, int64_t keys) { return keys * packed_depth(a->d); }
+static inline int64_t rows_size(const attention *a, int64_t rows) { return rows * a->width; }
+static inline int64_t taken_size(const attention *a) { return QUERIES * packed_depth(a->d); }
+
+/* to = KEYS keys as panels of columns, for products with queries; missing keys are zeros. columns_size. */
+#define attention_pack_columns KERNEL(attention_pack_columns)
+void attention_pack_columns(const attention *a, const ELEMENT *from, int64_t row, int64_t count, PACKED *to);
+/* to = `rows` rows as panels of columns of the head, for products with probabilities; missing ones are zeros.
+ * rows_size. */
+#define attention_pack_rows KERNEL(attention_pack_rows)
+void attention_pack_rows(const attention *a, const ELEMENT *from, int64_t row, int64_t count, int64_t rows, PACKED *to);
+/* `count` rows of a head, for products with packed keys: where they are, or in `taken`. rows[i]: row i, or the panel
+ * that begins with it. taken_size. */
+#define attention_take_rows KERNEL(attention_take_rows)
+void attention_take_rows(const attention *a, const ELEMENT *from, int64_t row, int64_t count, PACKED *taken,
+                         const PACKED **rows);
+
+/* Of a block: scores (count × KEYS) = the rows, from a multiple of FIRST_UNIT on, times the first `keys` packed
+ * keys. */
 #define attention_scores KERNEL(attention_scores)
-void attention_scores(const attention *a, const REAL *const *rows, int64_t count, int64_t keys, const REAL *packed,
+void attention_scores(const attention *a, const PACKED *const *rows, int64_t count, int64_t keys, const PACKED *packed,
                       REAL *scores);
-/* out (count × width) += the rows x (count × KEYS) times the first `keys` rows of a packed block. */
+/* out (count × width) += the rows x (count × KEYS) times the first `keys` rows of KEYS packed ones. */
 #define attention_add KERNEL(attention_add)
-void attention_add(const attention *a, const REAL *x, int64_t count, int64_t keys, const REAL *packed, REAL *out);
+void attention_add(const attention *a, const REAL *x, int64_t count, int64_t keys, const PACKED *packed, REAL *out);
+/* out (keys × width) += rows begin … end - 1 of x (QUERIES × KEYS), transposed, times those of QUERIES packed rows. */
+#define attention_add_transposed KERNEL(attention_add_transposed)
+void attention_add_transposed(const attention *a, const REAL *x, int64_t begin, int64_t end, int64_t keys,
+                              const PACKED *packed, REAL *out);
 
 #endif

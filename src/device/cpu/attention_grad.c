@@ -20,55 +20,50 @@ typedef struct backward {
 } backward;
 
 typedef struct scratch {
-    REAL   *keys, *values, *key_rows; /* packed, of all blocks: columns of K and V, rows of K */
+    PACKED *keys, *values, *key_rows; /* packed, of all blocks: columns of K and V, rows of K */
     REAL   *dk, *dv;                  /* (blocks × KEYS, width): the current sums, of those that are kept */
-    REAL   *queries, *dout;           /* packed rows of the block's queries and of dy */
+    PACKED *queries, *dout;           /* packed rows of the block's queries and of dy */
     REAL   *p, *dp;                   /* (QUERIES, KEYS): probabilities, and their gradients */
     REAL   *dq;                       /* (QUERIES, width) */
-    REAL   *query_rows, *dout_rows;   /* converted, where elements are narrow */
+    PACKED *query_rows, *dout_rows;   /* taken for products with keys and values */
     REAL    delta[QUERIES];
     int64_t lo[QUERIES], hi[QUERIES];
 } scratch;
 
-/* The parts of a worker's scratch, in elements. */
+/* The parts of a worker's scratch, in bytes. */
 enum { SPACES = 12 };
 static int64_t sum_size(const attention *a) { return tiles_of(a->s, KEYS) * KEYS * a->width; }
-static void    measure(const backward *g, int64_t parts[SPACES])
+static void    measure(const backward *g, size_t parts[SPACES])
 {
     const attention *a = &g->a;
-    int64_t          keys = tiles_of(a->s, KEYS) * KEYS, sums = g->sums * sum_size(a);
-    int64_t          sizes[SPACES] = {keys * a->d,
-                                      keys * a->d,
-                                      keys * a->width,
-                                      sums,
-                                      sums,
-                                      QUERIES * a->width,
-                                      QUERIES * a->width,
-                                      QUERIES * KEYS + MR,
-                                      QUERIES * KEYS + MR,
-                                      QUERIES * a->width,
-                                      QUERIES * a->d,
-                                      QUERIES * a->d};
+    int64_t          keys = tiles_of(a->s, KEYS) * KEYS;
+    size_t           columns = packed_space_of(columns_size(a, keys)), sums = space_of(g->sums * sum_size(a));
+    size_t           rows = packed_space_of(rows_size(a, QUERIES)), taken = packed_space_of(taken_size(a));
+    size_t           scores = space_of(QUERIES * KEYS + MR);
+    size_t           sizes[SPACES] = {columns, columns, packed_space_of(rows_size(a, keys)), sums,  sums, rows, rows,
+                                      scores,  scores,  space_of(QUERIES * a->width),        taken, taken};
     memcpy(parts, sizes, sizeof sizes);
 }
 
 static size_t backward_space(const backward *g)
 {
-    int64_t parts[SPACES];
-    size_t  bytes = 0;
+    size_t parts[SPACES], bytes = 0;
     measure(g, parts);
-    for (int i = 0; i < SPACES; i++) bytes += space_of(parts[i]);
+    for (int i = 0; i < SPACES; i++) bytes += parts[i];
     return bytes;
 }
 
 static void lay_out(const backward *g, int worker, scratch *w)
 {
-    int64_t parts[SPACES];
-    char   *at = g->workspace + (size_t)worker * g->per_worker;
-    REAL  **to[SPACES] = {&w->keys, &w->values, &w->key_rows, &w->dk, &w->dv,         &w->queries,
-                          &w->dout, &w->p,      &w->dp,       &w->dq, &w->query_rows, &w->dout_rows};
+    size_t parts[SPACES];
+    char  *at = g->workspace + (size_t)worker * g->per_worker, *start[SPACES];
     measure(g, parts);
-    for (int i = 0; i < SPACES; at += space_of(parts[i++])) *to[i] = (REAL *)at;
+    for (int i = 0; i < SPACES; at += parts[i++]) start[i] = at;
+    w->keys = (PACKED *)start[0], w->values = (PACKED *)start[1], w->key_rows = (PACKED *)start[2];
+    w->dk = (REAL *)start[3], w->dv = (REAL *)start[4];
+    w->queries = (PACKED *)start[5], w->dout = (PACKED *)start[6];
+    w->p = (REAL *)start[7], w->dp = (REAL *)start[8], w->dq = (REAL *)start[9];
+    w->query_rows = (PACKED *)start[10], w->dout_rows = (PACKED *)start[11];
 }
 
 static void pack_group(const attention *a, scratch *w, int64_t sample, int64_t group)
@@ -77,9 +72,9 @@ static void pack_group(const attention *a, scratch *w, int64_t sample, int64_t g
                   *v = a->v + sample * a->s * a->k_row + group * a->d;
     for (int64_t first = 0; first < a->s; first += KEYS) {
         int64_t count = min64(KEYS, a->s - first);
-        pack_columns(a, k + first * a->k_row, a->k_row, count, w->keys + first * a->d);
-        pack_columns(a, v + first * a->k_row, a->k_row, count, w->values + first * a->d);
-        pack_rows(a, k + first * a->k_row, a->k_row, count, KEYS, w->key_rows + first * a->width);
+        attention_pack_columns(a, k + first * a->k_row, a->k_row, count, w->keys + columns_size(a, first));
+        attention_pack_columns(a, v + first * a->k_row, a->k_row, count, w->values + columns_size(a, first));
+        attention_pack_rows(a, k + first * a->k_row, a->k_row, count, KEYS, w->key_rows + rows_size(a, first));
     }
 }
 
@@ -102,15 +97,6 @@ static void differentiate_row(const backward *g, scratch *w, int64_t i, int64_t 
     memset(dp + hi + 1, 0, (size_t)(keys - 1 - hi) * sizeof *dp);
 }
 
-/* sums (keys × width) += the transposed x (count × KEYS) times packed rows of queries. */
-static void add_transposed(const attention *a, const REAL *x, int64_t begin, int64_t end, int64_t keys,
-                           const REAL *rows, REAL *sums)
-{
-    runs r = {.runs = 1, .length = end - begin, .a_run = 0, .a_k = KEYS};
-    for (int64_t column = 0; column < a->width; column += NR, rows += QUERIES * NR)
-        micro_tn(keys, x + begin * KEYS, &r, rows + begin * NR, NULL, sums + column, a->width, NR);
-}
-
 /* delta = dy · y: what the softmax subtracts from each gradient of a probability. */
 static void set_delta(const attention *a, scratch *w, int64_t count, const ELEMENT *dy, const ELEMENT *y)
 {
@@ -123,17 +109,18 @@ static void set_delta(const attention *a, scratch *w, int64_t count, const ELEME
 }
 
 /* Queries begin … end - 1 of the block, and `keys` keys from `first` on. */
-static void differentiate_strip(const backward *g, scratch *w, const REAL *const *queries, const REAL *const *douts,
+static void differentiate_strip(const backward *g, scratch *w, const PACKED *const *queries, const PACKED *const *douts,
                                 int64_t begin, int64_t end, int64_t sample, int64_t head, int64_t query, int64_t first,
                                 int64_t keys)
 {
     const attention *a = &g->a;
-    attention_scores(a, queries + begin, end - begin, keys, w->keys + first * a->d, w->p + begin * KEYS);
-    attention_scores(a, douts + begin, end - begin, keys, w->values + first * a->d, w->dp + begin * KEYS);
+    int64_t          count = end - begin;
+    attention_scores(a, queries + begin, count, keys, w->keys + columns_size(a, first), w->p + begin * KEYS);
+    attention_scores(a, douts + begin, count, keys, w->values + columns_size(a, first), w->dp + begin * KEYS);
     for (int64_t i = begin; i < end; i++) differentiate_row(g, w, i, sample, head, query, first, keys);
-    add_transposed(a, w->p, begin, end, keys, w->dout, w->dv + first * a->width);
-    add_transposed(a, w->dp, begin, end, keys, w->queries, w->dk + first * a->width);
-    attention_add(a, w->dp + begin * KEYS, end - begin, keys, w->key_rows + first * a->width, w->dq + begin * a->width);
+    attention_add_transposed(a, w->p, begin, end, keys, w->dout, w->dv + first * a->width);
+    attention_add_transposed(a, w->dp, begin, end, keys, w->queries, w->dk + first * a->width);
+    attention_add(a, w->dp + begin * KEYS, count, keys, w->key_rows + rows_size(a, first), w->dq + begin * a->width);
 }
 
 static void differentiate_block(const backward *g, scratch *w, int64_t sample, int64_t head, int64_t query,
@@ -142,11 +129,11 @@ static void differentiate_block(const backward *g, scratch *w, int64_t sample, i
     const attention *a = &g->a;
     int64_t          token = sample * a->t + query, row = a->heads * a->d, lowest = a->s, highest = -1;
     const ELEMENT   *q = a->q + token * a->q_row + head * a->d, *dy = g->dy + token * row + head * a->d;
-    const REAL      *queries[QUERIES], *douts[QUERIES];
-    attention_rows(a, q, a->q_row, count, w->query_rows, queries);
-    attention_rows(a, dy, row, count, w->dout_rows, douts);
-    pack_rows(a, q, a->q_row, count, QUERIES, w->queries);
-    pack_rows(a, dy, row, count, QUERIES, w->dout);
+    const PACKED    *queries[QUERIES], *douts[QUERIES];
+    attention_take_rows(a, q, a->q_row, count, w->query_rows, queries);
+    attention_take_rows(a, dy, row, count, w->dout_rows, douts);
+    attention_pack_rows(a, q, a->q_row, count, QUERIES, w->queries);
+    attention_pack_rows(a, dy, row, count, QUERIES, w->dout);
     set_delta(a, w, count, dy, g->y + token * row + head * a->d);
     for (int64_t i = 0; i < count; i++) {
         attention_range(a, sample, query + i, &w->lo[i], &w->hi[i]);
@@ -158,6 +145,7 @@ static void differentiate_block(const backward *g, scratch *w, int64_t sample, i
         while (begin < end && (w->hi[begin] < first || w->lo[begin] >= first + KEYS)) begin++;
         while (end > begin && (w->hi[end - 1] < first || w->lo[end - 1] >= first + KEYS)) end--;
         if (begin == end) continue;
+        begin -= begin % FIRST_UNIT;
         for (int64_t keys, strip; begin < end; begin += strip) {
             strip = attention_strip(w->hi, begin, end, first, &keys);
             differentiate_strip(g, w, queries, douts, begin, begin + strip, sample, head, query, first, keys);
@@ -209,7 +197,9 @@ static void backward_tile(void *argument, int64_t tile, int worker)
     scratch          w;
     lay_out(g, worker, &w);
     pack_group(a, &w, sample, group);
+    matrix_begin();
     differentiate_heads(g, &w, sample, group);
+    matrix_end();
     for (int64_t j = 0; j < a->s; j++) {
         int64_t at = (sample * a->s + j) * a->k_row + group * a->d;
         store_sums(g, g->dk, at, w.dk + j * a->width);
