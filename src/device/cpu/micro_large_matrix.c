@@ -50,21 +50,40 @@ void micro_large(int64_t m, const PACKED *a, int64_t a_panel, int64_t depth, con
     }
 }
 
+/* A partial sum of a tile: its rows are `row` apart. */
+typedef struct tile_sum {
+    REAL   *sum;
+    int64_t row;
+} tile_sum;
+
 /* The sum that came first is on the left. */
-static void merge_tiles(REAL *to, const REAL *more)
+static void merge_tiles(tile_sum to, const REAL *more)
 {
-    for (int i = 0; i < TILE; i += VL) store_real(to + i, load_real(to + i) + load_real(more + i));
+    for (int i = 0; i < MATRIX_ROWS; i++) {
+        UNROLL
+        for (int j = 0; j < MATRIX_COLUMNS; j += VL)
+            store_real(to.sum + i * to.row + j,
+                       load_real(to.sum + i * to.row + j) + load_real(more + i * MATRIX_COLUMNS + j));
+    }
 }
 
-/* The sums that are to be added later are in memory, next to each other: the first-level cache. */
-static void tree_tile(const PACKED *a, const tree_blocks *blocks, const PACKED *b, REAL (*stack)[TILE])
+/* The sums that are to be added later are in memory, the first-level cache: the first one in `to`, the others next to
+ * each other. A block whose sum is added at once is not stored before. */
+static void tree_tile(const PACKED *a, const tree_blocks *blocks, const PACKED *b, tile_sum to)
 {
-    int depth = 0;
+    REAL     stack[TREE_STACK - 1][TILE];
+    tile_sum level[TREE_STACK];
+    int      depth = 0;
+    level[0] = to;
+    for (int i = 1; i < TREE_STACK; i++) level[i] = (tile_sum){stack[i - 1], MATRIX_COLUMNS};
     for (int block = 0; block < blocks->count; block++) {
         int64_t length = packed_depth(blocks->length[block]);
-        set_tile(a, length, b, stack[depth++], MATRIX_COLUMNS);
-        for (int merges = blocks->merges[block]; merges > 0; merges--, depth--)
-            merge_tiles(stack[depth - 2], stack[depth - 1]);
+        int     merges = blocks->merges[block];
+        if (merges > 0)
+            add_tile(a, length, b, level[depth - 1].sum, level[depth - 1].row);
+        else
+            set_tile(a, length, b, level[depth].sum, level[depth].row), depth++;
+        for (; merges > 1; merges--, depth--) merge_tiles(level[depth - 2], level[depth - 1].sum);
         a += length * MATRIX_ROWS;
         b += length * MATRIX_COLUMNS;
     }
@@ -73,9 +92,13 @@ static void tree_tile(const PACKED *a, const tree_blocks *blocks, const PACKED *
 void micro_tree(int64_t m, const PACKED *a, int64_t a_panel, const tree_blocks *blocks, const PACKED *b, bool add,
                 REAL *c, int64_t c_row, int64_t n)
 {
-    REAL stack[TREE_STACK][TILE];
+    REAL tile[TILE];
     for (int64_t i = 0; i < m; i += MATRIX_ROWS, a += a_panel) {
-        tree_tile(a, blocks, b, stack);
-        store_part_of_tile(stack[0], min64(MATRIX_ROWS, m - i), n, add, c + i * c_row, c_row);
+        if (!add && n == MATRIX_COLUMNS && m - i >= MATRIX_ROWS) {
+            tree_tile(a, blocks, b, (tile_sum){c + i * c_row, c_row});
+            continue;
+        }
+        tree_tile(a, blocks, b, (tile_sum){tile, MATRIX_COLUMNS});
+        store_part_of_tile(tile, min64(MATRIX_ROWS, m - i), n, add, c + i * c_row, c_row);
     }
 }
