@@ -289,6 +289,9 @@ const lk__device_backend lk__device_cpu = {
             .fusions = lk__cpu_fusions,
             .channels_last = true,
             .wide_images = true,
+            .rounded_products = true,
+            .sums_in_parts = true,
+            .host_isa = true,
         },
 };
 

@@ -24,7 +24,7 @@ static lk_status check_products(lk_graph *g, lk_matmul_precision precision)
         return lk__fail(c, LK_EINVAL,
                         "operands of products are rounded to %s in a graph that was recorded in f32, not in %s",
                         lk_matmul_precision_name(precision), lk_dtype_name(g->real));
-    if (lk__context_device(c)->backend->kernels.choose_begin)
+    if (!lk__context_device(c)->backend->kernels.rounded_products)
         return lk__fail(c, LK_EUNSUPPORTED,
                         "products of f32 whose operands are rounded to %s are not supported on %s, which has TF32 "
                         "(--tf32) and mixed precision (--dtype bf16) instead",
@@ -172,8 +172,7 @@ static lk_status check_layout(lk_context *c, const lk_parallel *parallel)
     if (!parallel->reproducible_layout) return LK_OK;
     if (!parallel->leaves)
         return lk__fail(c, LK_EINVAL, "reproducible_layout needs leaves, the summands of every sum over the batch");
-    /* Kernels that add in parts are those of CPUs, which choose algorithms by shapes alone. */
-    if (lk__context_device(c)->backend->kernels.choose_begin)
+    if (!lk__context_device(c)->backend->kernels.sums_in_parts)
         return lk__fail(c, LK_EUNSUPPORTED,
                         "only on CPUs does every layout give the same bits, but the device is %s: use --device cpu, or "
                         "--reproducible without layout",

@@ -8,9 +8,7 @@
 
 const char *lk__checkpoint_isa(const lk_store *store)
 {
-    /* A device that chooses among algorithms has kernels of its own. */
-    bool own = store->plan->device->backend->kernels.choose_begin != NULL;
-    return own ? "" : lk_context_isa(store->context);
+    return store->plan->device->backend->kernels.host_isa ? lk_context_isa(store->context) : "";
 }
 
 /* Sets may have some kernels in common: those of f32 where one adds instructions for a narrower type. */
