@@ -2,99 +2,90 @@
 #include "base/isa.h"
 
 #include "base/cpu_features.h"
+#include "base/isa_list.h"
 
 #include <stddef.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-/* After "generic", which every machine has: sets that no processor with their instructions has run yet, so that they
- * are in use only where they are named. */
-const char *const lk__isa_names[] = {"avx512",      "avx2", "generic",
-#if defined(LK_ISA_AVX512_BF16)
-                                     "avx512_bf16",
-#endif
-#if defined(LK_ISA_AMX)
-                                     "amx",
-#endif
-                                     NULL};
-#elif defined(__aarch64__)
-const char *const lk__isa_names[] = {
-#if defined(LK_ISA_NEON_BF16)
-    "neon_bf16",
-#endif
-    "neon", NULL};
-#else
-const char *const lk__isa_names[] = {"generic", NULL};
-#endif
+/* ---- what the machine has ---- */
 
-const char *const lk__isa_emulated_names[] = {
-#if defined(LK_ISA_NEON_BF16_EMULATED)
-    "neon_bf16_emulated",
-#endif
-#if defined(LK_ISA_AVX512_BF16_EMULATED)
-    "avx512_bf16_emulated",
-#endif
-#if defined(LK_ISA_AMX_EMULATED)
-    "amx_emulated",
-#endif
-    NULL};
+static bool has_always(void) { return true; }
 
 #if defined(__x86_64__)
-static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+static bool has_avx2(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
 static bool has_avx512(void)
 {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
 }
-
-static bool machine_has(const char *name)
-{
-    __builtin_cpu_init();
-    if (strcmp(name, "avx2") == 0) return has_avx2();
-    if (strcmp(name, "avx512") == 0) return has_avx512();
-    if (strcmp(name, "avx512_bf16") == 0) return has_avx512() && lk__has_avx512_bf16();
-    if (strcmp(name, "amx") == 0) return has_avx512() && lk__has_avx512_bf16() && lk__has_amx_bf16();
-    return true;
-}
-#else
-static bool machine_has(const char *name) { return strcmp(name, "neon_bf16") != 0 || lk__has_bfmmla(); }
+#endif
+#if defined(LK_ISA_AVX512_BF16)
+static bool has_avx512_bf16(void) { return has_avx512() && lk__has_avx512_bf16(); }
+#endif
+#if defined(LK_ISA_AMX)
+static bool has_amx(void) { return has_avx512() && lk__has_avx512_bf16() && lk__has_amx_bf16(); }
 #endif
 
-static bool is_listed(const char *const *names, const char *name)
+/* ---- the table ---- */
+
+typedef enum use { BEST, BY_NAME, EMULATED } use;
+
+typedef struct instruction_set {
+    const char *name, *extended;
+    bool (*has)(void);
+    use use;
+} instruction_set;
+
+#define TEXT(token) TEXT_OF(token)
+#define TEXT_OF(token) #token
+static const instruction_set sets[] = {
+#define SET_ROW(name, types, extended, has, use) {#name, TEXT(extended), has, use},
+    LK__ISA_LIST(SET_ROW)};
+enum { SETS = sizeof sets / sizeof *sets };
+
+const char *const lk__isa_names[] = {
+#define LISTED_BEST(name) #name,
+#define LISTED_BY_NAME(name) #name,
+#define LISTED_EMULATED(name)
+#define LISTED_NAME(name, types, extended, has, use) LISTED_##use(name)
+    LK__ISA_LIST(LISTED_NAME) NULL};
+
+const char *const lk__isa_emulated_names[] = {
+#define EMULATED_BEST(name)
+#define EMULATED_BY_NAME(name)
+#define EMULATED_EMULATED(name) #name,
+#define EMULATED_NAME(name, types, extended, has, use) EMULATED_##use(name)
+    LK__ISA_LIST(EMULATED_NAME) NULL};
+
+static const instruction_set *find_set(const char *name)
 {
-    for (; *names; names++)
-        if (strcmp(name, *names) == 0) return true;
-    return false;
+    for (int i = 0; i < SETS; i++)
+        if (strcmp(sets[i].name, name) == 0) return &sets[i];
+    return NULL;
 }
 
 bool lk__isa_available(const char *name)
 {
-    return is_listed(lk__isa_emulated_names, name) || (is_listed(lk__isa_names, name) && machine_has(name));
+    const instruction_set *set = find_set(name);
+    return set && set->has();
 }
 
 const char *lk__isa_extended(const char *name)
 {
-    if (strcmp(name, "amx") == 0 || strcmp(name, "avx512_bf16") == 0) return "avx512";
-    if (strcmp(name, "neon_bf16") == 0) return "neon";
-    if (!is_listed(lk__isa_emulated_names, name)) return NULL;
-#if defined(__aarch64__)
-    return "neon";
-#else
-    return "generic";
-#endif
-}
-
-static const char *choose_among(const char *const *names, const char *wanted)
-{
-    for (; *names; names++) {
-        if (wanted && strcmp(wanted, *names) != 0) continue;
-        if (lk__isa_available(*names)) return *names;
-    }
-    return NULL;
+    const instruction_set *set = find_set(name);
+    return set && find_set(set->extended) ? set->extended : NULL;
 }
 
 const char *lk__isa_choose(const char *wanted)
 {
-    const char *name = choose_among(lk__isa_names, wanted);
-    return name || !wanted ? name : choose_among(lk__isa_emulated_names, wanted);
+    for (int i = 0; i < SETS; i++) {
+        bool named = wanted ? strcmp(wanted, sets[i].name) == 0 : sets[i].use == BEST;
+        if (named && sets[i].has()) return sets[i].name;
+    }
+    return NULL;
 }

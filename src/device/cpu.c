@@ -6,51 +6,18 @@
 #include "base/dtype.h"
 #include "base/hash.h"
 #include "base/isa.h"
+#include "base/isa_list.h"
 #include "base/reduce.h"
 
 #include <string.h>
 
-#if defined(__x86_64__)
-#define ISA_LIST(X, element) X(avx512, element) X(avx2, element) X(generic, element)
-#elif defined(__aarch64__)
-#define ISA_LIST(X, element) X(neon, element)
-#else
-#define ISA_LIST(X, element) X(generic, element)
-#endif
-
-/* With matrix instructions for bf16, and with those in C: what the build has (CMakeLists.txt). */
-#if defined(LK_ISA_NEON_BF16)
-#define NEON_BF16(X, element) X(neon_bf16, element)
-#else
-#define NEON_BF16(X, element)
-#endif
-#if defined(LK_ISA_AVX512_BF16)
-#define AVX512_BF16(X, element) X(avx512_bf16, element)
-#else
-#define AVX512_BF16(X, element)
-#endif
-#if defined(LK_ISA_AMX)
-#define AMX(X, element) X(amx, element)
-#else
-#define AMX(X, element)
-#endif
-#if defined(LK_ISA_NEON_BF16_EMULATED)
-#define NEON_BF16_EMULATED(X, element) X(neon_bf16_emulated, element)
-#else
-#define NEON_BF16_EMULATED(X, element)
-#endif
-#if defined(LK_ISA_AMX_EMULATED)
-#define X86_EMULATED(X, element) X(avx512_bf16_emulated, element) X(amx_emulated, element)
-#else
-#define X86_EMULATED(X, element)
-#endif
-#define MATRIX_ISA_LIST(X, element) \
-    NEON_BF16(X, element)           \
-    AVX512_BF16(X, element) AMX(X, element) NEON_BF16_EMULATED(X, element) X86_EMULATED(X, element)
-
-/* A table for each instruction set and each type that kernels store. */
-#define EACH_TABLE_COMPUTED(X, element) ISA_LIST(X, element)
-#define EACH_TABLE_STORED(X, element) ISA_LIST(X, element) MATRIX_ISA_LIST(X, element)
+/* A table for each instruction set and each type that it has kernels for. */
+#define COMPUTED_TABLE_ALL(X, isa, element) X(isa, element)
+#define COMPUTED_TABLE_BF16(X, isa, element)
+#define COMPUTED_TABLE(isa, types, extended, has, use, X, element) COMPUTED_TABLE_##types(X, isa, element)
+#define STORED_TABLE(isa, types, extended, has, use, X, element) X(isa, element)
+#define EACH_TABLE_COMPUTED(X, element) LK__ISA_LIST(COMPUTED_TABLE, X, element)
+#define EACH_TABLE_STORED(X, element) LK__ISA_LIST(STORED_TABLE, X, element)
 #define EACH_TABLE_EXCHANGED(X, element)
 #define EACH_TABLE_INTEGER(X, element)
 

@@ -12,6 +12,12 @@
 
 enum { ROUNDS = 30000 };
 
+typedef struct peak_loop {
+    const char *isa;
+    lk__tile    run;
+    int         chains, products; /* independent sums, and multiply-adds of one instruction */
+} peak_loop;
+
 #if defined(__aarch64__)
 enum { CHAINS = 16 };
 /* As in a tile of a product, operands are loaded in each round: Neoverse V1 issues half as many that read registers
@@ -52,12 +58,7 @@ static void run_neon_bf16(void *argument, int64_t tile, int worker)
                            "v29", "v30", "v31", "memory");
 }
 
-lk__tile lk__peak_loop(const char *isa, double *operations)
-{
-    bool matrix = strcmp(isa, "neon_bf16") == 0;
-    *operations = matrix ? 2.0 * MATRIX_CHAINS * ROUNDS * 16 : 2.0 * CHAINS * ROUNDS * 4;
-    return matrix ? run_neon_bf16 : run_neon;
-}
+static const peak_loop loops[] = {{"neon_bf16", run_neon_bf16, MATRIX_CHAINS, 16}, {"neon", run_neon, CHAINS, 4}};
 
 #elif defined(__x86_64__)
 /* Registers that this file's own code does not use need not be named as changed: it is compiled without AVX, so its
@@ -153,30 +154,36 @@ static void run_amx(void *argument, int64_t tile, int worker)
 }
 #endif
 
-lk__tile lk__peak_loop(const char *isa, double *operations)
-{
+static const peak_loop loops[] = {
 #if defined(LK_ISA_AMX)
-    *operations = 2.0 * CHAINS_AMX * ROUNDS * PRODUCTS_AMX;
-    if (strcmp(isa, "amx") == 0) return run_amx;
+    {"amx", run_amx, CHAINS_AMX, PRODUCTS_AMX},
 #endif
 #if defined(LK_ISA_AVX512_BF16)
-    *operations = 2.0 * CHAINS * ROUNDS * 32;
-    if (strcmp(isa, "avx512_bf16") == 0) return run_avx512_bf16;
+    {"avx512_bf16", run_avx512_bf16, CHAINS, 32},
 #endif
-    bool avx512 = strcmp(isa, "avx512") == 0, avx2 = strcmp(isa, "avx2") == 0;
-    int  chains = avx512 || avx2 ? CHAINS : CHAINS_SSE;
-    *operations = 2.0 * chains * ROUNDS * (avx512 ? 16 : avx2 ? 8 : 4);
-    return avx512 ? run_avx512 : avx2 ? run_avx2 : run_generic;
-}
+    {"avx512", run_avx512, CHAINS, 16},           {"avx2", run_avx2, CHAINS, 8},
+    {"generic", run_generic, CHAINS_SSE, 4},
+};
 
 #else
-lk__tile lk__peak_loop(const char *isa, double *operations)
+static const peak_loop loops[] = {{NULL, NULL, 0, 0}};
+#endif
+
+static const peak_loop *find_loop(const char *isa)
 {
-    (void)isa;
-    *operations = 0;
+    for (size_t i = 0; i < sizeof loops / sizeof *loops; i++)
+        if (loops[i].isa && strcmp(loops[i].isa, isa) == 0) return &loops[i];
     return NULL;
 }
-#endif
+
+/* Of a set with instructions in C: the rate of the set that it extends. */
+lk__tile lk__peak_loop(const char *isa, double *operations)
+{
+    const peak_loop *loop = NULL;
+    for (; isa && !loop; isa = lk__isa_extended(isa)) loop = find_loop(isa);
+    *operations = loop ? 2.0 * loop->chains * ROUNDS * loop->products : 0;
+    return loop ? loop->run : NULL;
+}
 
 /* Several tiles for each thread, so that one that wakes late does not count as slow. In the first runs threads wake,
  * and cores change their clock to that of wide vectors on all of them. */
