@@ -50,7 +50,7 @@ const char *lk__unary_name(lk__op_unary unary)
     return (unsigned)unary < sizeof names / sizeof *names ? names[unary] : "?";
 }
 
-_Static_assert(LK__ATTR_COUNT <= 63, "a set of attributes is a uint64_t, and its last bit is LK__NO_ATTRIBUTES");
+_Static_assert(LK__ATTR_COUNT < LK__ATTR_SET_BITS, "the last bit of a set of attributes is LK__NO_ATTRIBUTES");
 
 /* Fields one by one: the padding between them is undefined. */
 uint64_t lk__attrs_hash(const lk__op_attrs *a, uint64_t hash)
@@ -73,10 +73,10 @@ bool lk__attrs_equal(const lk__op_attrs *a, const lk__op_attrs *b)
     return true;
 }
 
-uint64_t lk__attrs_set(const lk__op_attrs *a)
+lk__attr_set lk__attrs_set(const lk__op_attrs *a)
 {
     static const lk__op_attrs none;
-    uint64_t                  set = 0;
+    lk__attr_set              set = 0;
 #define ATTR_SET(kind, name) \
     if (!same_bits(&a->name, &none.name, sizeof a->name)) set |= LK__HAS(name);
     LK__ATTR_LIST(ATTR_SET)
@@ -130,7 +130,7 @@ static const char *reduction_name(lk_reduce_op reduction)
     return (unsigned)reduction < sizeof names / sizeof *names ? names[reduction] : "?";
 }
 
-void lk__attrs_text(const lk__op_attrs *a, uint64_t has, char *text, size_t bytes)
+void lk__attrs_text(const lk__op_attrs *a, lk__attr_set has, char *text, size_t bytes)
 {
     output o = {text, 0, bytes};
     char   axes[64];
@@ -167,7 +167,9 @@ void lk__attrs_text(const lk__op_attrs *a, uint64_t has, char *text, size_t byte
 #define PRINT_custom(name) (void)0
 #define PRINT_stream(name) print(&o, ", %s %llu", #name, (unsigned long long)a->name)
 #define ATTR_PRINT(kind, name) \
-    if (has & LK__HAS(name)) { PRINT_##kind(name); }
+    if (has & LK__HAS(name)) { \
+        PRINT_##kind(name);    \
+    }
     LK__ATTR_LIST(ATTR_PRINT)
 #undef ATTR_PRINT
 }

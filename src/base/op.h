@@ -354,9 +354,12 @@ enum {
 #undef LK__ATTR_ENUM
         LK__ATTR_COUNT
 };
-#define LK__HAS(name) (UINT64_C(1) << LK__ATTR_ID_##name) /* in a set of attributes */
+/* A set of attributes, one bit each. */
+typedef unsigned __int128 lk__attr_set;
+#define LK__ATTR_SET_BITS ((int)sizeof(lk__attr_set) * 8)
+#define LK__HAS(name) ((lk__attr_set)1 << LK__ATTR_ID_##name)
 /* The set of a descriptor without attributes, which must not be 0; op.c asserts that no attribute has this bit. */
-#define LK__NO_ATTRIBUTES (UINT64_C(1) << 63)
+#define LK__NO_ATTRIBUTES ((lk__attr_set)1 << (LK__ATTR_SET_BITS - 1))
 
 /* Of a value of which this rank has a part: the extents of the whole, and where the part begins in it. What a kernel
  * computes and in which order it adds follow from the whole; random numbers are those of the whole's elements. */
@@ -368,11 +371,11 @@ typedef struct lk__op_part {
     int64_t outer[LK_MAX_RANK];
 } lk__op_part;
 
-uint64_t lk__attrs_hash(const lk__op_attrs *attrs, uint64_t seed);
-bool     lk__attrs_equal(const lk__op_attrs *a, const lk__op_attrs *b);
-uint64_t lk__attrs_set(const lk__op_attrs *attrs); /* those that are not zero */
+uint64_t     lk__attrs_hash(const lk__op_attrs *attrs, uint64_t seed);
+bool         lk__attrs_equal(const lk__op_attrs *a, const lk__op_attrs *b);
+lk__attr_set lk__attrs_set(const lk__op_attrs *attrs); /* those that are not zero */
 /* " relu", "+relu+max_pool 2, padding 1": the text after an operation's name, from the attributes in `has`. */
-void        lk__attrs_text(const lk__op_attrs *attrs, uint64_t has, char *text, size_t bytes);
+void        lk__attrs_text(const lk__op_attrs *attrs, lk__attr_set has, char *text, size_t bytes);
 const char *lk__attr_name(int id);
 const char *lk__unary_name(lk__op_unary unary);
 

@@ -357,7 +357,7 @@ static bool check_node(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs 
             return false;
         }
     }
-    uint64_t unknown = attrs ? lk__attrs_set(attrs) & ~d->attributes : 0;
+    lk__attr_set unknown = attrs ? lk__attrs_set(attrs) & ~d->attributes : 0;
     for (int i = 0; i < LK__ATTR_COUNT; i++)
         if (unknown >> i & 1) {
             lk__graph_fail(g, site, "%s has no attribute %s", lk__op_name(op), lk__attr_name(i));

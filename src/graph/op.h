@@ -178,7 +178,7 @@ typedef struct lk__graph_op {
     const char             *factors;         /* the line of graph/factor.h */
     int                     inputs, outputs; /* at most; -1: none */
     lk__graph_operand       in[LK__MAX_IN], out[LK__MAX_OUT];
-    uint64_t                attributes; /* LK__HAS(…) | …, or LK__NO_ATTRIBUTES */
+    lk__attr_set            attributes; /* LK__HAS(…) | …, or LK__NO_ATTRIBUTES */
     lk__graph_shape_rule    shape;
     lk__graph_gradient_rule gradient;
     unsigned                no_gradient; /* inputs that get no gradient and do not make outputs need one */

@@ -150,7 +150,7 @@ static void order_recorded_sums(lk_graph *g, lk__op_order order)
  * run has, which may be those of one leaf, of several, or of a rank. */
 static void keep_sums_whole(lk_graph *g)
 {
-    const uint64_t divided = LK__HAS(mask) | LK__HAS(parts);
+    const lk__attr_set divided = LK__HAS(mask) | LK__HAS(parts);
     for (size_t i = 0; i < g->nodes_count; i++) {
         lk__graph_node *n = &g->nodes[i];
         if ((lk__op_find(n->op)->attributes & divided) == divided && g->values[n->in[0]].shape.count_axis == 0 &&

@@ -22,9 +22,10 @@ compile() {
     shift
     "${CC:-cc}" -std=gnu11 -fsyntax-only -I "$work" -I "$SOURCE_DIR/include" -I "$SOURCE_DIR/src" "$@" 2> "$work/errors"
 }
-printf '%s\n' '#include "graph/op.h"' '_Static_assert(LK__ATTR_COUNT == 63, "they were not added");' \
-    '_Static_assert(LK__NO_ATTRIBUTES >> 62 != 1, "the last attribute is none");' > "$work/last.c"
+printf '%s\n' '#include "graph/op.h"' '_Static_assert(LK__ATTR_COUNT == 127, "they were not added");' \
+    '_Static_assert(LK__NO_ATTRIBUTES >> 126 != 1, "the last attribute is none");' > "$work/last.c"
 show_errors() { echo "$1:" >&2; cat "$work/errors" >&2; exit 1; }
-compile 63 "$SOURCE_DIR/src/base/op.c" "$work/last.c" || show_errors "63 attributes do not compile"
-! compile 64 "$SOURCE_DIR/src/base/op.c" || show_errors "attribute 64 has the bit of LK__NO_ATTRIBUTES, and it compiles"
-grep -q 'a set of attributes' "$work/errors" || show_errors "64 attributes fail for another reason"
+compile 127 "$SOURCE_DIR/src/base/op.c" "$work/last.c" || show_errors "127 attributes do not compile"
+! compile 128 "$SOURCE_DIR/src/base/op.c" ||
+    show_errors "attribute 128 has the bit of LK__NO_ATTRIBUTES, and it compiles"
+grep -q 'of a set of attributes' "$work/errors" || show_errors "128 attributes fail for another reason"

@@ -410,7 +410,8 @@ static inline int kind_of_case(const parts_case *k)
 {
     static uint64_t known[LK__OP_COUNT][PARTS_KINDS];
     static int      count[LK__OP_COUNT];
-    uint64_t        hash = lk__attrs_set(k->call->attrs);
+    lk__attr_set    set = lk__attrs_set(k->call->attrs);
+    uint64_t        hash = (uint64_t)(set ^ set >> 64);
     for (int i = 0; i < k->call->inputs; i++)
         hash = hash * 31 + (uint64_t)(k->call->in[i].data ? k->call->in[i].rank + 1 : 0);
     for (int i = 0; i < k->call->outputs; i++) hash = hash * 31 + (k->call->out[i].data ? 1 : 0);

@@ -96,7 +96,7 @@ static void kernels_exist_for_the_types_that_a_descriptor_allows(void)
 static void attributes_hash_and_compare_every_field(void)
 {
     static const lk__op_attrs none;
-    uint64_t                  seen = 0;
+    lk__attr_set              seen = 0;
     CHECK(lk__attrs_set(&none) == 0 && lk__attrs_equal(&none, &none));
 #define CHANGE(kind, field)                                                                         \
     do {                                                                                            \
@@ -110,7 +110,7 @@ static void attributes_hash_and_compare_every_field(void)
     } while (0);
     LK__ATTR_LIST(CHANGE)
 #undef CHANGE
-    CHECK(seen == (UINT64_C(1) << LK__ATTR_COUNT) - 1);
+    CHECK(seen == ((lk__attr_set)1 << LK__ATTR_COUNT) - 1);
 }
 
 static void attributes_print_what_differs(void)
