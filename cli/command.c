@@ -78,17 +78,6 @@ const char *command_remedy(lk_status status)
     return status == LK_ETOOLARGE ? "; --overcommit starts it nevertheless" : "";
 }
 
-/* Whether the failure is another rank's, which prints it itself: "rank 0: the disk is full", or an aborted group. */
-static bool is_of_other_rank(const char *text, int rank)
-{
-    int by, world, length = 0;
-    if (rank < 0 || sscanf(text, "rank %d%n", &by, &length) != 1 || by == rank) return false;
-    text += length;
-    length = 0;
-    (void)sscanf(text, " of %d aborted the group:%n", &world, &length);
-    return text[0] == ':' || length > 0;
-}
-
 /* All ranks have the table of a failure; the first in it that is not missing prints it, the others only the line above
  * it. The length of what this rank prints. */
 static int printed_length(const char *text, int rank)
@@ -112,7 +101,8 @@ static int print_report(const char *command_name, const char *lead, lk_context *
 {
     const char *text = lk_context_error(context);
     int         code = command_exit_code(status), rank = environment_rank();
-    bool        other = is_of_other_rank(text, rank);
+    int         failed = lk_context_error_rank(context);
+    bool        other = rank >= 0 && failed >= 0 && failed != rank; /* which prints it itself */
     if (!text[0]) text = lk_status_text(status);
     if ((other || (rank > 0 && code == EXIT_USER_ERROR && !alone)) && wait_for_stop()) return code;
     char by[32] = "";

@@ -73,6 +73,9 @@ LK_API void      lk_context_free(lk_context *context); /* NULL is fine */
  * contexts on which the thread had a failure. The text stays valid until the calling thread calls this function again.
  * context NULL: the message of the calling thread's latest lk_context_create that failed. */
 LK_API const char *lk_context_error(lk_context *context);
+/* The rank of the world whose failure that message reports, which reports it itself; -1: no other rank is known to have
+ * failed, so that the message is the caller's to report. */
+LK_API int lk_context_error_rank(lk_context *context);
 
 /* Copies text for output on a terminal. Messages may contain names from files and text from other hosts: control
  * characters and bytes that are not UTF-8 become \n, \x1b and so on; everything else is unchanged. Truncated to size at

@@ -27,9 +27,13 @@ lk_status lk__grow(lk_context *context, void **array, size_t *capacity, size_t n
 /* Sets the calling thread's message on the context and returns status, so that `return lk__fail(…)` reads well. */
 lk_status lk__fail(lk_context *context, lk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Prepends to the current message, for example "FILE: ". Returns status. */
+/* As lk__fail, of a failure that `rank` of the world had and told others (lk_context_error_rank); -1: lk__fail. */
+lk_status lk__fail_of_rank(lk_context *context, lk_status status, int rank, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Prepends to the current message, for example "FILE: "; whose failure it is does not change. Returns status. */
 lk_status lk__fail_prefix(lk_context *context, lk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+bool lk__is_message(lk_context *context, const char *text); /* the calling thread's */
 /* lk_context_config.progress */
 void lk__progress(lk_context *context, const char *what, int64_t done, int64_t total);
 void lk__log(lk_context *context, lk_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -40,12 +40,13 @@ struct lk_context {
 typedef struct message {
     const lk_context *context;
     uint64_t          created; /* the context's */
+    int               rank;    /* lk_context_error_rank */
     char              text[MESSAGE_BYTES];
 } message;
 
 static _Thread_local message messages[MESSAGES];
-static _Thread_local message creation;     /* of lk_context_create, which has no context */
-static _Thread_local int     next_message; /* the entry that is reused next */
+static _Thread_local message creation = {.rank = -1}; /* of lk_context_create, which has no context */
+static _Thread_local int     next_message;            /* the entry that is reused next */
 
 /* Large allocations are mapped directly: their pages are zero and take no memory until they are used. Huge pages where
  * the kernel has them, because arenas and weights are read from end to end. */
@@ -221,6 +222,7 @@ static message *obtain_message(const lk_context *c)
     next_message = (next_message + 1) % MESSAGES;
     m->context = c;
     m->created = c->created;
+    m->rank = -1;
     m->text[0] = 0;
     return m;
 }
@@ -243,6 +245,17 @@ lk_status lk__fail(lk_context *c, lk_status status, const char *format, ...)
     va_start(arguments, format);
     set_message(c, false, format, arguments);
     va_end(arguments);
+    obtain_message(c)->rank = -1;
+    return status;
+}
+
+lk_status lk__fail_of_rank(lk_context *c, lk_status status, int rank, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    set_message(c, false, format, arguments);
+    va_end(arguments);
+    obtain_message(c)->rank = rank;
     return status;
 }
 
@@ -264,6 +277,18 @@ const char *lk_context_error(lk_context *c)
     else
         copy[0] = 0;
     return copy;
+}
+
+bool lk__is_message(lk_context *c, const char *text)
+{
+    const message *m = find_message(c);
+    return m && strcmp(m->text, text) == 0;
+}
+
+int lk_context_error_rank(lk_context *c)
+{
+    const message *m = find_message(c);
+    return m ? m->rank : -1;
 }
 
 void lk__log(lk_context *c, lk_log_level level, const char *format, ...)

@@ -57,7 +57,17 @@ lk_status lk__comm_record_failure(lk_comm *c, lk_status status, const char *text
     return status;
 }
 
-lk_status lk__comm_report_failure(lk_comm *c) { return lk__fail(c->context, atomic_load(&c->failed), "%s", c->text); }
+/* The rank of the world that aborted the group, by itself or through a rank that knew of its failure; -1: none. Only
+ * lk__comm_abort_for raises LK_ECANCELED. */
+static int aborting_rank(const lk_comm *c)
+{
+    return atomic_load(&c->failed) == LK_ECANCELED && c->cause.kind == LK__CAUSE_OWN ? c->cause.rank : -1;
+}
+
+lk_status lk__comm_report_failure(lk_comm *c)
+{
+    return lk__fail_of_rank(c->context, atomic_load(&c->failed), aborting_rank(c), "%s", c->text);
+}
 
 lk_status lk_comm_status(lk_comm *c)
 {
@@ -76,18 +86,21 @@ static bool is_failure_of_group(lk_comm *c, const char *why)
     return strstr(why, begin) != NULL;
 }
 
-#define ABORTED "aborted the group:"
-
-/* Whether a rank has aborted another group, and that is why this one is aborted. */
-static bool is_failure_of_another(const char *why) { return why && strstr(why, ABORTED); }
+/* Whether `why` is the thread's latest failure, and another rank's: that one is the cause, not this rank. */
+static bool is_failure_of_another(lk_comm *c, const char *why)
+{
+    int rank = lk_context_error_rank(c->context);
+    return rank >= 0 && rank != world_rank(c, c->rank) && why && lk__is_message(c->context, why);
+}
 
 void lk__comm_abort_for(lk_comm *c, int rank, const char *why)
 {
     char text[512];
     if (is_failure_of_group(c, why)) return;
-    if (rank == c->rank && !is_failure_of_another(why))
+    if (rank == c->rank && !is_failure_of_another(c, why))
         lk__flight_recorder_own_cause(c->recorder, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
-    snprintf(text, sizeof text, "rank %d of %d " ABORTED " %.400s", rank, c->size, why ? why : "no reason given");
+    snprintf(text, sizeof text, "rank %d of %d aborted the group: %.400s", rank, c->size,
+             why ? why : "no reason given");
     c->backend->raise(c, LK_ECANCELED, text, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
 }
 

@@ -163,5 +163,5 @@ lk_status lk__share_ids(lk_program *p)
     lk_status status = lk_comm_broadcast(p->comm, text, sizeof text, LK_U8, rank, NULL);
     if (status < 0) return status;
     text[sizeof text - 1] = 0;
-    return lk__fail(p->context, LK_EINVAL, "rank %d: %s. The step was not taken", rank, text);
+    return lk__fail_of_rank(p->context, LK_EINVAL, rank, "rank %d: %s. The step was not taken", rank, text);
 }

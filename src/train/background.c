@@ -22,6 +22,7 @@ typedef struct lk__train_background {
     double           began, seconds;
     lk_status        status;
     char             error[2048]; /* the thread's error message: lk_context_error is per thread */
+    int              failed_rank; /* lk_context_error_rank */
 } lk__train_background;
 
 static size_t align_chunks(uint64_t bytes) { return lk__round_up((size_t)bytes, LK__CHUNK_ALIGN); }
@@ -52,7 +53,10 @@ static void *write_copy(void *argument)
 {
     lk__train_background *b = argument;
     b->status = lk__saver_save(b->saver, b->directory, &b->progress, b->keep);
-    if (b->status < 0) snprintf(b->error, sizeof b->error, "%s", lk_context_error(b->saver->context));
+    if (b->status < 0) {
+        snprintf(b->error, sizeof b->error, "%s", lk_context_error(b->saver->context));
+        b->failed_rank = lk_context_error_rank(b->saver->context);
+    }
     b->seconds = lk__now() - b->began;
     atomic_store(&b->done, true);
     return NULL;
@@ -117,7 +121,8 @@ lk_status lk__saver_finish(lk__train_saver *s, lk_progress *progress, double *se
     if (b->status >= 0) return LK_OK;
     /* The directory was valid when the run started: a change since then is a failure, not a user error. */
     lk_status status = b->status == LK_EINVAL ? LK_EIO : b->status;
-    return lk__fail(s->context, status, "step %lld could not be saved: %s", (long long)b->progress.step, b->error);
+    return lk__fail_of_rank(s->context, status, b->failed_rank, "step %lld could not be saved: %s",
+                            (long long)b->progress.step, b->error);
 }
 
 void lk__saver_background_free(lk__train_saver *s)

@@ -26,7 +26,7 @@ lk_status lk__group_tell(lk_context *c, lk_comm *comm, int root, lk_status statu
     if (message.status < 0 && failed) *failed = root;
     if (message.status >= 0 || lk_comm_rank(comm) == root) return (lk_status)message.status;
     message.text[sizeof message.text - 1] = 0;
-    return lk__fail(c, (lk_status)message.status, "rank %d: %s", root, message.text);
+    return lk__fail_of_rank(c, (lk_status)message.status, root, "rank %d: %s", root, message.text);
 }
 
 lk_status lk__group_agree(lk_context *c, lk_comm *comm, lk_status status, int *failed)

@@ -76,6 +76,21 @@ static void contexts_of_a_thread_keep_their_messages(void)
     for (int i = 0; i < 4; i++) lk_context_free(contexts[i]);
 }
 
+/* A failure that another rank told keeps its rank under a prefix, and the next failure has none. */
+static void a_message_says_whose_failure_it_is(void)
+{
+    lk_context *context = open_context();
+    CHECK(lk_context_error_rank(context) == -1 && lk_context_error_rank(NULL) == -1);
+    lk__fail_of_rank(context, LK_EIO, 3, "rank 3: the disk is full");
+    lk__fail_prefix(context, LK_EIO, "step 7: ");
+    CHECK(lk_context_error_rank(context) == 3, "%d", lk_context_error_rank(context));
+    CHECK(strcmp(lk_context_error(context), "step 7: rank 3: the disk is full") == 0, "%s", lk_context_error(context));
+    CHECK(lk__is_message(context, "step 7: rank 3: the disk is full") && !lk__is_message(context, "rank 3"));
+    lk__fail(context, LK_EIO, "rank 3: in a text");
+    CHECK(lk_context_error_rank(context) == -1, "%d", lk_context_error_rank(context));
+    lk_context_free(context);
+}
+
 /* An allocator that returns the same block again, so that a second context has the address of the first. */
 static char  block[1 << 16] __attribute__((aligned(64)));
 static bool  taken;
@@ -247,6 +262,7 @@ int main(void)
 {
     RUN(each_thread_has_its_own_message);
     RUN(contexts_of_a_thread_keep_their_messages);
+    RUN(a_message_says_whose_failure_it_is);
     RUN(a_new_context_at_an_old_address_has_no_message);
     RUN(a_failure_in_a_groups_thread_is_reported_to_the_waiter);
     RUN(two_contexts_in_two_threads_train_as_each_does_alone);

@@ -415,6 +415,7 @@ static void wait_for_abort(rank_test *t)
     CHECK(status == LK_ECANCELED, "rank %d: %s", t->rank, lk_status_name(status));
     CHECK(strstr(lk_comm_error(t->comm), "rank 0 of 3 aborted the group: the disk is full"), "%s",
           lk_comm_error(t->comm));
+    CHECK(lk_context_error_rank(t->context) == 0, "of rank %d", lk_context_error_rank(t->context));
     if (t->rank == 0) pthread_join(thread, NULL);
 }
 
