@@ -2,12 +2,7 @@
  * for ranks as threads, over shared memory and sockets, against sums and parts that the test computes by itself.
  *
  * ctest: timeout 300, label threaded, ranks 4 */
-#include "comm/mesh.h"
-#include "comm_ranks.h"
-#include "copies.h"
-#include "plan/plan.h"
-
-#include <lockstep.h>
+#include "placed_program.h"
 
 enum { ROWS = 5, WIDTH = 4, MOST = 4 };
 
@@ -15,68 +10,44 @@ enum { ROWS = 5, WIDTH = 4, MOST = 4 };
 static double number(int rank, int i, int k) { return (double)(rank * 1000 + i * 10 + k) * 0.125 + 1; }
 
 typedef struct net {
-    lk_graph   *graph;
-    lk_plan    *plan;
-    lk_store   *store;
-    lk_program *program;
-    double      x[ROWS * WIDTH];
+    placed_program of;
+    double         x[ROWS * WIDTH];
 } net;
-
-static lk__mesh_grid grid_of(const rank_test *r, const char *axes)
-{
-    lk__mesh_grid grid;
-    REQUIRE(lk__mesh_parse(r->context, axes, &grid) == LK_OK && grid.size == r->size);
-    grid.rank = r->rank;
-    return grid;
-}
 
 enum { REDUCED, GATHERED, SCATTERED, CUT, OUTPUTS };
 
 /* x (rows, width), then all four of it: the sum, the parts of all ranks, their sum's part of this rank, a column's. */
 static void make(const rank_test *r, net *n, const lk__mesh_grid *grid, unsigned axes)
 {
-    lk_plan_config     config = LK_PLAN_CONFIG_INIT;
-    lk__plan_placement placement = {.mesh = grid};
-    int                parts = lk__mesh_extent(grid, axes), own = lk__mesh_coordinate(grid, axes, grid->rank);
-    lk__op_attrs       sum = {.mesh = axes}, all = {.mesh = axes, .parts = parts};
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    int            parts = lk__mesh_extent(grid, axes), own = lk__mesh_coordinate(grid, axes, grid->rank);
+    lk__op_attrs   sum = {.mesh = axes}, all = {.mesh = axes, .parts = parts};
     memset(n, 0, sizeof *n);
-    REQUIRE(lk_graph_create(r->context, LK_F64, &n->graph) == LK_OK);
-    lk_tensor x = lk_input(n->graph, "x", LK_F64, 2, ((int64_t[]){ROWS, WIDTH}));
+    REQUIRE(lk_graph_create(r->context, LK_F64, &n->of.graph) == LK_OK);
+    lk_tensor x = lk_input(n->of.graph, "x", LK_F64, 2, ((int64_t[]){ROWS, WIDTH}));
     int       twice = lk_scale(x, 2).id, out[OUTPUTS];
-    out[REDUCED] = lk__emit_all_reduce(n->graph, LK_HERE, &sum, twice);
-    out[GATHERED] = lk__emit_all_gather(n->graph, LK_HERE, &all, twice);
-    out[SCATTERED] = lk__emit_reduce_scatter(n->graph, LK_HERE, &all, out[GATHERED]);
+    out[REDUCED] = lk__emit_all_reduce(n->of.graph, LK_HERE, &sum, twice);
+    out[GATHERED] = lk__emit_all_gather(n->of.graph, LK_HERE, &all, twice);
+    out[SCATTERED] = lk__emit_reduce_scatter(n->of.graph, LK_HERE, &all, out[GATHERED]);
     lk__op_attrs    cut = {.mesh = axes, .parts = parts, .axis = 1, .start = own, .length = 1};
-    lk__graph_shape column = n->graph->values[twice].shape;
+    lk__graph_shape column = n->of.graph->values[twice].shape;
     column.dims[1] = 1;
-    int node = lk__emit_shaped(n->graph, LK_HERE, LK__OP_own_part, &cut, &twice, 1, &column, 1);
-    REQUIRE(node >= 0 && out[SCATTERED] >= 0, "%s", n->graph->error);
-    out[CUT] = n->graph->nodes[node].out[0];
-    CHECK(n->graph->values[out[GATHERED]].shape.count_axis == 1);
-    CHECK(n->graph->values[out[SCATTERED]].shape.count_axis == 0);
+    int node = lk__emit_shaped(n->of.graph, LK_HERE, LK__OP_own_part, &cut, &twice, 1, &column, 1);
+    REQUIRE(node >= 0 && out[SCATTERED] >= 0, "%s", n->of.graph->error);
+    out[CUT] = n->of.graph->nodes[node].out[0];
+    CHECK(n->of.graph->values[out[GATHERED]].shape.count_axis == 1);
+    CHECK(n->of.graph->values[out[SCATTERED]].shape.count_axis == 0);
     lk_tensor outputs[OUTPUTS];
-    for (int i = 0; i < OUTPUTS; i++) outputs[i] = (lk_tensor){n->graph, out[i]};
+    for (int i = 0; i < OUTPUTS; i++) outputs[i] = (lk_tensor){n->of.graph, out[i]};
     config.outputs = outputs;
     config.outputs_count = OUTPUTS;
-    REQUIRE(lk__plan_create_placed(n->graph, &config, false, &placement, &n->plan) == LK_OK, "%s",
-            lk_context_error(r->context));
-    REQUIRE(lk_store_create(n->plan, 3, &n->store) == LK_OK);
-    REQUIRE(lk_program_create(n->plan, n->store, r->comm, &n->program) == LK_OK, "%s", lk_context_error(r->context));
-    REQUIRE(lk_program_bind(n->program, "x", n->x) == LK_OK);
-}
-
-static void release(net *n)
-{
-    lk_program_free(n->program);
-    lk_store_free(n->store);
-    lk_plan_free(n->plan);
-    lk_graph_free(n->graph);
+    make_placed(r, &n->of, grid, &config, n->x);
 }
 
 static const double *output(const rank_test *r, const net *n, int i, int64_t elements)
 {
     double *copy = copy_room((size_t)elements * sizeof *copy);
-    REQUIRE(lk_program_output_read(n->program, i, copy, (size_t)elements * sizeof *copy) == LK_OK, "%s",
+    REQUIRE(lk_program_output_read(n->of.program, i, copy, (size_t)elements * sizeof *copy) == LK_OK, "%s",
             lk_context_error(r->context));
     return copy;
 }
@@ -88,10 +59,8 @@ static void check_axes(rank_test *r, const char *mesh, unsigned axes)
     net           n;
     make(r, &n, &grid, axes);
     for (int rows = ROWS; rows >= 0; rows--) {
-        lk_step step = {.step = 1, .count = rows};
         for (int i = 0; i < rows * WIDTH; i++) n.x[i] = number(r->rank, i / WIDTH, i % WIDTH);
-        REQUIRE(lk_program_step(n.program, &step) == LK_OK && lk_program_run(n.program, LK_EVALUATE) == LK_OK, "%s",
-                lk_context_error(r->context));
+        evaluate_rows(r, &n.of, rows);
         const double *sum = output(r, &n, REDUCED, (int64_t)rows * WIDTH);
         const double *all = output(r, &n, GATHERED, (int64_t)parts * rows * WIDTH);
         const double *scattered = output(r, &n, SCATTERED, (int64_t)rows * WIDTH);
@@ -108,7 +77,7 @@ static void check_axes(rank_test *r, const char *mesh, unsigned axes)
         }
         for (int i = 0; i < rows; i++) CHECK(cut[i] == 2 * number(r->rank, i, own), "%s: row %d", mesh, i);
     }
-    release(&n);
+    free_placed(&n.of);
 }
 
 static void check_two(rank_test *r)
@@ -128,12 +97,7 @@ static void check_four(rank_test *r)
 
 static void every_rank_gets_what_the_ranks_along_the_axis_have(void)
 {
-    lk_comm_config tcp = LK_COMM_CONFIG_INIT;
-    tcp.backend = "tcp";
-    run_ranks(2, NULL, check_two, NULL);
-    run_ranks(4, NULL, check_four, NULL);
-    run_ranks(2, &tcp, check_two, NULL);
-    run_ranks(4, &tcp, check_four, NULL);
+    run_on_two_and_four_ranks(check_two, check_four);
 }
 
 /* ---- listings and orders ---- */
@@ -145,18 +109,18 @@ static void check_text(rank_test *r)
     bool          found = false;
     net           n;
     make(r, &n, &grid, LK_AXIS_TENSOR);
-    const lk__plan_list *list = &n.plan->evaluate;
+    const lk__plan_list *list = &n.of.plan->evaluate;
     for (size_t i = 0; i < list->order_count; i++) {
         lk__node_text(list->graph, &list->graph->nodes[list->order[i]], text, sizeof text);
         found |= strstr(text, "all_reduce sum over ranks, along tensor(") != NULL;
     }
     CHECK(found, "%s", text);
     /* Ranks whose parts begin elsewhere list the same program. */
-    uint64_t own = lk_plan_fingerprint(n.plan), least = own, most = own;
+    uint64_t own = lk_plan_fingerprint(n.of.plan), least = own, most = own;
     REQUIRE(lk_comm_all_reduce(r->comm, &own, &least, 1, LK_I64, LK_MIN, NULL) == LK_OK);
     REQUIRE(lk_comm_all_reduce(r->comm, &own, &most, 1, LK_I64, LK_MAX, NULL) == LK_OK);
     CHECK(least == most, "rank %d", r->rank);
-    release(&n);
+    free_placed(&n.of);
 }
 
 static void listings_name_the_axis_and_are_the_same_on_all_ranks(void) { run_ranks(4, NULL, check_text, NULL); }
@@ -169,16 +133,16 @@ static void check_refusal(rank_test *r)
     lk_plan_config     config = LK_PLAN_CONFIG_INIT;
     unsigned           axes = r->rank == 3 ? LK_AXIS_DATA : LK_AXIS_TENSOR;
     net                n = {0};
-    REQUIRE(lk_graph_create(r->context, LK_F64, &n.graph) == LK_OK);
-    lk_tensor x = lk_input(n.graph, "x", LK_F64, 2, ((int64_t[]){ROWS, WIDTH}));
-    lk_tensor y = {n.graph, lk__emit_all_reduce(n.graph, LK_HERE, &(lk__op_attrs){.mesh = axes}, x.id)};
+    REQUIRE(lk_graph_create(r->context, LK_F64, &n.of.graph) == LK_OK);
+    lk_tensor x = lk_input(n.of.graph, "x", LK_F64, 2, ((int64_t[]){ROWS, WIDTH}));
+    lk_tensor y = {n.of.graph, lk__emit_all_reduce(n.of.graph, LK_HERE, &(lk__op_attrs){.mesh = axes}, x.id)};
     config.outputs = &y;
     config.outputs_count = 1;
-    REQUIRE(lk__plan_create_placed(n.graph, &config, false, &placement, &n.plan) == LK_OK);
-    REQUIRE(lk_store_create(n.plan, 3, &n.store) == LK_OK);
-    CHECK(lk_program_create(n.plan, n.store, r->comm, &n.program) == LK_EMISMATCH && !n.program);
+    REQUIRE(lk__plan_create_placed(n.of.graph, &config, false, &placement, &n.of.plan) == LK_OK);
+    REQUIRE(lk_store_create(n.of.plan, 3, &n.of.store) == LK_OK);
+    CHECK(lk_program_create(n.of.plan, n.of.store, r->comm, &n.of.program) == LK_EMISMATCH && !n.of.program);
     CHECK(strstr(lk_context_error(r->context), "rank 3"), "%s", lk_context_error(r->context));
-    release(&n);
+    free_placed(&n.of);
 }
 
 static void ranks_with_different_groups_are_refused(void) { run_ranks(4, NULL, check_refusal, NULL); }

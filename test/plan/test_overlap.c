@@ -1,55 +1,10 @@
 /* test_overlap.c - collectives along the axis tensor run beside products of backward that do not depend on them: where
  * starts and waits are in the list of a transformer, and that every node still comes behind what it reads. */
-#include "plan/plan.h"
-#include "support.h"
-
-#include <lockstep/transformer.h>
+#include "planned_transformer.h"
 
 enum { LAYERS = 3 };
 
-typedef struct planned {
-    rig      r;
-    lk_mesh *mesh;
-} planned;
-
-static planned plan_transformer(lk_transformer_kind kind, const char *axes)
-{
-    planned               m = {.r = rig_open(LK_F32, 1)};
-    lk_optimizer_config   adam = LK_OPTIMIZER_CONFIG_INIT;
-    lk_plan_config        config = LK_PLAN_CONFIG_INIT;
-    lk_transformer_config c = LK_TRANSFORMER_CONFIG_INIT;
-    lk__mesh_grid         grid;
-    int64_t               dims[] = {8, 16};
-    c.kind = kind;
-    c.vocabulary = 96;
-    c.context = 16;
-    c.layers = LAYERS;
-    c.heads = 4;
-    c.width = 64;
-    lk_tensor             tokens = lk_input(m.r.graph, "tokens", LK_I32, 2, dims);
-    lk_tensor             labels = lk_input(m.r.graph, "labels", LK_I32, 2, dims);
-    lk_transformer_result result = lk_transformer(tokens, &c);
-    config.loss = lk_linear_cross_entropy(result.hidden, result.head, labels);
-    config.optimizer = &adam;
-    REQUIRE(lk__mesh_parse(m.r.context, axes, &grid) == LK_OK);
-    REQUIRE(lk__mesh_over(m.r.context, &grid, NULL, &m.mesh) == LK_OK);
-    config.mesh = m.mesh;
-    REQUIRE(lk_plan_create(m.r.graph, &config, &m.r.plan) == LK_OK, "%s", lk_context_error(m.r.context));
-    return m;
-}
-
-static void close_planned(planned *m)
-{
-    lk_plan_free(m->r.plan);
-    lk_mesh_free(m->mesh);
-    lk_graph_free(m->r.graph);
-    lk_context_free(m->r.context);
-}
-
-static const lk__graph_node *node_at(const lk__plan_list *list, size_t position)
-{
-    return &list->graph->nodes[list->order[position]];
-}
+static const planned_size size = {LAYERS, 8, 16, 64};
 
 /* Operations between a start and its wait. */
 static double hidden_behind(const lk__plan_list *list, size_t start)
@@ -69,7 +24,7 @@ static double hidden_behind(const lk__plan_list *list, size_t start)
 static void collectives_of_backward_run_beside_products(void)
 {
     for (int extent = 2; extent <= 4; extent += 2) {
-        planned              m = plan_transformer(LK_TRANSFORMER_GPT, extent == 2 ? "tensor=2" : "data=2,tensor=4");
+        planned m = plan_transformer(LK_TRANSFORMER_GPT, extent == 2 ? "tensor=2" : "data=2,tensor=4", size, 0);
         const lk__plan_list *list = &m.r.plan->train;
         int                  hidden[LK__OP_COUNT] = {0};
         for (size_t i = list->end[LK_FORWARD]; i < list->end[LK_BACKWARD]; i++) {
@@ -88,7 +43,7 @@ static void collectives_of_backward_run_beside_products(void)
 static void nothing_is_copied_into_another_order(void)
 {
     for (int llama = 0; llama < 2; llama++) {
-        planned              m = plan_transformer(llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT, "tensor=4");
+        planned m = plan_transformer(llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT, "tensor=4", size, 0);
         const lk__plan_list *list = &m.r.plan->train;
         int                  gathers = 0;
         for (size_t i = 0; i < list->order_count; i++) {
@@ -106,7 +61,7 @@ static void nothing_is_copied_into_another_order(void)
 static void summands_are_added_before_their_collective(void)
 {
     for (int llama = 0; llama < 2; llama++) {
-        planned              m = plan_transformer(llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT, "data=2,tensor=4");
+        planned m = plan_transformer(llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT, "data=2,tensor=4", size, 0);
         const lk__plan_list *list = &m.r.plan->train;
         int                  sums = 0;
         for (size_t i = list->end[LK_FORWARD]; i < list->end[LK_BACKWARD]; i++) {
@@ -139,7 +94,7 @@ static void nodes_come_behind_what_they_read(void)
 {
     static const char *const meshes[] = {"tensor=2", "tensor=4", "data=2,tensor=2", "shard=2,tensor=2"};
     for (int i = 0; i < 8; i++) {
-        planned m = plan_transformer(i % 2 ? LK_TRANSFORMER_GPT : LK_TRANSFORMER_LLAMA, meshes[i / 2]);
+        planned m = plan_transformer(i % 2 ? LK_TRANSFORMER_GPT : LK_TRANSFORMER_LLAMA, meshes[i / 2], size, 0);
         check_order(&m);
         close_planned(&m);
     }
@@ -148,7 +103,7 @@ static void nodes_come_behind_what_they_read(void)
 /* Without the axis, nothing moves: a collective that synchronises the batch is waited for where it was. */
 static void other_lists_stay_as_they_are(void)
 {
-    planned              m = plan_transformer(LK_TRANSFORMER_GPT, "data=2");
+    planned              m = plan_transformer(LK_TRANSFORMER_GPT, "data=2", size, 0);
     const lk__plan_list *list = &m.r.plan->train;
     int                  last = -1;
     for (size_t i = 0; i < list->end[LK_BACKWARD]; i++) {

@@ -4,56 +4,11 @@
 #include "plan/joined.h"
 #include "plan/pieces.h"
 #include "plan/verify_schedule.h"
-#include "support.h"
-
-#include <lockstep/transformer.h>
+#include "planned_transformer.h"
 
 enum { LAYERS = 2 };
 
-typedef struct planned {
-    rig      r;
-    lk_mesh *mesh;
-} planned;
-
-typedef struct size {
-    int64_t batch, context, width;
-} size;
-static const size small = {7, 16, 64}, large = {8, 256, 1024};
-
-static planned plan_transformer(lk_transformer_kind kind, const char *axes, size s, int pieces)
-{
-    planned               m = {.r = rig_open(LK_F32, 1)};
-    lk_optimizer_config   adam = LK_OPTIMIZER_CONFIG_INIT;
-    lk_plan_config        config = LK_PLAN_CONFIG_INIT;
-    lk_transformer_config c = LK_TRANSFORMER_CONFIG_INIT;
-    lk__mesh_grid         grid;
-    int64_t               dims[] = {s.batch, s.context};
-    c.kind = kind;
-    c.vocabulary = 96;
-    c.context = s.context;
-    c.layers = LAYERS;
-    c.heads = 4;
-    c.width = s.width;
-    lk_tensor             tokens = lk_input(m.r.graph, "tokens", LK_I32, 2, dims);
-    lk_tensor             labels = lk_input(m.r.graph, "labels", LK_I32, 2, dims);
-    lk_transformer_result result = lk_transformer(tokens, &c);
-    config.loss = lk_linear_cross_entropy(result.hidden, result.head, labels);
-    config.optimizer = &adam;
-    config.pieces = pieces;
-    REQUIRE(lk__mesh_parse(m.r.context, axes, &grid) == LK_OK);
-    REQUIRE(lk__mesh_over(m.r.context, &grid, NULL, &m.mesh) == LK_OK);
-    config.mesh = m.mesh;
-    REQUIRE(lk_plan_create(m.r.graph, &config, &m.r.plan) == LK_OK, "%s", lk_context_error(m.r.context));
-    return m;
-}
-
-static void close_planned(planned *m)
-{
-    lk_plan_free(m->r.plan);
-    lk_mesh_free(m->mesh);
-    lk_graph_free(m->r.graph);
-    lk_context_free(m->r.context);
-}
+static const planned_size small = {LAYERS, 7, 16, 64}, large = {LAYERS, 8, 256, 1024};
 
 static bool cuts_nothing(void) /* collectives of other devices go through the host's memory, and are not cut */
 {
@@ -63,11 +18,6 @@ static bool cuts_nothing(void) /* collectives of other devices go through the ho
     lk_graph_free(r.graph);
     lk_context_free(r.context);
     return other;
-}
-
-static const lk__graph_node *node_at(const lk__plan_list *list, size_t position)
-{
-    return &list->graph->nodes[list->order[position]];
 }
 
 static int count_joins(const lk__plan_list *list)

@@ -3,33 +3,18 @@
  * the group does not reach.
  *
  * ctest: timeout 300, label threaded, ranks 4 */
-#include "comm/mesh.h"
-#include "comm_ranks.h"
-#include "copies.h"
-#include "plan/plan.h"
-
-#include <lockstep.h>
+#include "placed_program.h"
 
 enum { ROWS = 5, WIDTH = 50000 }; /* more than a ring between two ranks holds */
 
 static double number(int rank, int i) { return rank * 1000 + i * 0.125 + 1; }
 
-typedef struct net {
-    lk_graph   *graph;
-    lk_plan    *plan;
-    lk_store   *store;
-    lk_program *program;
-} net;
-
 /* Every stage sends 2 x to the next and 3 x to the one before, and adds what it gets: both first send, then receive. */
-static void make(const rank_test *r, net *n, const char *axes, const double *x)
+static void make(const rank_test *r, placed_program *n, const char *axes, const double *x)
 {
-    lk_plan_config     config = LK_PLAN_CONFIG_INIT;
-    lk__mesh_grid      grid;
-    lk__plan_placement placement = {.mesh = &grid};
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    lk__mesh_grid  grid = grid_of(r, axes);
     memset(n, 0, sizeof *n);
-    REQUIRE(lk__mesh_parse(r->context, axes, &grid) == LK_OK && grid.size == r->size);
-    grid.rank = r->rank;
     int stages = lk__mesh_extent(&grid, LK_AXIS_PIPELINE),
         stage = lk__mesh_coordinate(&grid, LK_AXIS_PIPELINE, r->rank);
     REQUIRE(lk_graph_create(r->context, LK_F64, &n->graph) == LK_OK);
@@ -47,26 +32,14 @@ static void make(const rank_test *r, net *n, const char *axes, const double *x)
     }
     config.outputs = &sum;
     config.outputs_count = 1;
-    REQUIRE(lk__plan_create_placed(n->graph, &config, false, &placement, &n->plan) == LK_OK, "%s",
-            lk_context_error(r->context));
-    REQUIRE(lk_store_create(n->plan, 3, &n->store) == LK_OK);
-    REQUIRE(lk_program_create(n->plan, n->store, r->comm, &n->program) == LK_OK, "%s", lk_context_error(r->context));
-    REQUIRE(lk_program_bind(n->program, "x", x) == LK_OK);
-}
-
-static void release(net *n)
-{
-    lk_program_free(n->program);
-    lk_store_free(n->store);
-    lk_plan_free(n->plan);
-    lk_graph_free(n->graph);
+    make_placed(r, n, &grid, &config, x);
 }
 
 static void check_mesh(rank_test *r, const char *axes)
 {
-    double       *x = calloc(ROWS * WIDTH, sizeof *x), *sum = malloc(ROWS * WIDTH * sizeof *sum);
-    net           n;
-    lk__mesh_grid grid;
+    double        *x = calloc(ROWS * WIDTH, sizeof *x), *sum = malloc(ROWS * WIDTH * sizeof *sum);
+    placed_program n;
+    lk__mesh_grid  grid;
     make(r, &n, axes, x);
     grid = n.plan->mesh;
     int stages = lk__mesh_extent(&grid, LK_AXIS_PIPELINE),
@@ -75,17 +48,15 @@ static void check_mesh(rank_test *r, const char *axes)
     int behind = stage + 1 < stages ? lk__mesh_member(&grid, LK_AXIS_PIPELINE, r->rank, stage + 1) : -1;
     for (int i = 0; i < ROWS * WIDTH; i++) x[i] = number(r->rank, i);
     for (int rows = ROWS; rows >= 0; rows--) {
-        lk_step step = {.step = 1, .count = rows};
-        size_t  bytes = (size_t)rows * WIDTH * sizeof *sum;
-        REQUIRE(lk_program_step(n.program, &step) == LK_OK && lk_program_run(n.program, LK_EVALUATE) == LK_OK, "%s",
-                lk_context_error(r->context));
+        size_t bytes = (size_t)rows * WIDTH * sizeof *sum;
+        evaluate_rows(r, &n, rows);
         REQUIRE(lk_program_output_read(n.program, 0, sum, bytes) == LK_OK);
         int wrong = 0;
         for (int i = 0; i < rows * WIDTH; i++)
             wrong += sum[i] != (before >= 0 ? 2 * number(before, i) : 0) + (behind >= 0 ? 3 * number(behind, i) : 0);
         CHECK(wrong == 0, "%s, rank %d, %d rows: %d elements", axes, r->rank, rows, wrong);
     }
-    release(&n);
+    free_placed(&n);
     free(x);
     free(sum);
 }
@@ -99,29 +70,21 @@ static void check_four(rank_test *r)
     check_mesh(r, "data=2,pipeline=2");
 }
 
-static void stages_get_what_their_neighbours_send(void)
-{
-    lk_comm_config tcp = LK_COMM_CONFIG_INIT;
-    tcp.backend = "tcp";
-    run_ranks(2, NULL, check_two, NULL);
-    run_ranks(4, NULL, check_four, NULL);
-    run_ranks(2, &tcp, check_two, NULL);
-    run_ranks(4, &tcp, check_four, NULL);
-}
+static void stages_get_what_their_neighbours_send(void) { run_on_two_and_four_ranks(check_two, check_four); }
 
 /* ---- a stage that expects another value ---- */
 
 static void check_count(rank_test *r)
 {
-    static double x[ROWS * WIDTH];
-    net           n;
+    static double  x[ROWS * WIDTH];
+    placed_program n;
     make(r, &n, "pipeline=2", x);
     lk_step   step = {.step = 1, .count = 2 + r->rank};
     lk_status status = lk_program_step(n.program, &step);
     if (status >= 0) status = lk_program_run(n.program, LK_EVALUATE);
     CHECK(status == LK_EMISMATCH, "%d: %s", status, lk_context_error(r->context));
     CHECK(strstr(lk_context_error(r->context), "rank"), "%s", lk_context_error(r->context));
-    release(&n);
+    free_placed(&n);
 }
 
 static void a_stage_with_another_count_is_refused(void) { run_ranks(2, NULL, check_count, NULL); }

@@ -3,12 +3,9 @@
  * empty batches, and the other axes.
  *
  * ctest: timeout 300, label threaded, ranks 8 */
-#include "gpu_cases.h"
-#include "mesh_net.h"
+#include "mesh_training.h"
 
 #include <lockstep/moe.h>
-
-enum { BATCH = 6, TOKENS = 8, VOCABULARY = 24, WIDTH = 16, IN = 6, OUT = 4, STEPS = 4 };
 
 typedef enum model { LAYER, MIXTRAL } model;
 /* Where a router sends tokens: anywhere; all to one expert; to half of them. */
@@ -22,15 +19,6 @@ typedef struct setting {
     bool        recompute, balance, shared;
     double      clip, capacity;
 } setting;
-
-typedef struct net {
-    mesh_net of;
-    double   x[BATCH * IN], t[BATCH * OUT], bias[BATCH * 8];
-    int32_t  tokens[BATCH * TOKENS], labels[BATCH * TOKENS];
-    int64_t  ids[BATCH];
-} net;
-
-static double number(uint64_t index) { return (double)(int64_t)(number_bits(5, index) >> 40) * 0x1p-23 - 1; }
 
 /* A layer of the caller's own: its router adds a bias of the batch, by which tests choose the routes. */
 static lk_tensor record_layer(lk_graph *g, const setting *s, int64_t rows, lk_tensor *y)
@@ -58,32 +46,20 @@ static lk_tensor record_layer(lk_graph *g, const setting *s, int64_t rows, lk_te
 
 static lk_tensor record_mixtral(lk_graph *g, const setting *s, int64_t rows, lk_tensor *y)
 {
-    lk_transformer_config c = LK_TRANSFORMER_CONFIG_INIT;
-    lk_tensor             tokens = lk_input(g, "tokens", LK_I32, 2, ((int64_t[]){rows, TOKENS}));
-    lk_tensor             labels = lk_input(g, "labels", LK_I32, 2, ((int64_t[]){rows, TOKENS}));
-    c.kind = LK_TRANSFORMER_LLAMA;
-    c.vocabulary = VOCABULARY;
-    c.context = TOKENS;
-    c.layers = 2;
-    c.heads = 4;
-    c.kv_heads = 2;
-    c.width = WIDTH;
+    lk_transformer_config c = small_transformer(LK_TRANSFORMER_LLAMA);
     c.hidden = 16;
     c.experts = s->experts;
     c.experts_per_token = s->k;
     c.recompute = s->recompute ? 1 : 0;
-    lk_transformer_result made = lk_transformer(tokens, &c);
-    *y = made.hidden;
-    lk_tensor loss = lk_linear_cross_entropy(made.hidden, made.head, labels);
-    return s->balance ? lk_add(loss, lk_scale(lk_moe_balance(tokens), 0.1)) : loss;
+    lk_tensor loss = record_transformer(g, &c, rows, y);
+    return s->balance ? lk_add(loss, lk_scale(lk_moe_balance(*y), 0.1)) : loss;
 }
 
-/* axes NULL: one rank. */
-static void make(const rank_test *r, net *n, const setting *s, const char *axes)
+static void make(const rank_test *r, net *n, const void *of, const char *axes)
 {
-    lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;
-    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
-    lk_tensor           y;
+    const setting *s = of;
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    lk_tensor      y;
     memset(n, 0, sizeof *n);
     make_mesh(r, axes, &n->of);
     config.parallel.micro_batches = s->micro_batches;
@@ -92,79 +68,28 @@ static void make(const rank_test *r, net *n, const setting *s, const char *axes)
     int64_t rows = lk_mesh_capacity(n->of.mesh, &config.parallel, BATCH);
     REQUIRE(lk_graph_create(r->context, LK_F64, &n->of.graph) == LK_OK);
     config.loss = s->model == LAYER ? record_layer(n->of.graph, s, rows, &y) : record_mixtral(n->of.graph, s, rows, &y);
-    adam.kind = LK_ADAM;
-    adam.lr = 0.01;
-    adam.clip = s->clip;
-    config.outputs = &y;
-    config.outputs_count = 1;
-    config.optimizer = &adam;
-    make_program(r, s->name, &config, &n->of);
-    if (s->model == LAYER) {
-        REQUIRE(lk_program_bind(n->of.program, "x", n->x) == LK_OK &&
-                lk_program_bind(n->of.program, "t", n->t) == LK_OK &&
-                lk_program_bind(n->of.program, "bias", n->bias) == LK_OK);
-    } else {
-        REQUIRE(lk_program_bind(n->of.program, "tokens", n->tokens) == LK_OK &&
-                lk_program_bind(n->of.program, "labels", n->labels) == LK_OK);
-    }
+    make_training(r, s->name, s->clip, &config, y, n);
+    s->model == LAYER ? bind_rows(n) : bind_text(n);
+    if (s->model == LAYER) REQUIRE(lk_program_bind(n->of.program, "bias", n->bias) == LK_OK);
 }
 
-/* Samples first … first + count of the batch of a step. */
-static void fill_rows(net *n, const setting *s, int step, int64_t first, int64_t count)
+static void fill_bias(net *n, const void *of, int step, int64_t count)
 {
-    uint64_t from = (uint64_t)step * 100000;
-    for (int64_t i = 0; i < count; i++) n->ids[i] = step * BATCH + first + i;
-    for (int64_t i = 0; i < count * IN; i++) n->x[i] = number(from + (uint64_t)(first * IN + i));
-    for (int64_t i = 0; i < count * OUT; i++) n->t[i] = number(from + 50000 + (uint64_t)(first * OUT + i));
+    const setting *s = of;
     for (int64_t i = 0; i < count * s->experts && s->model == LAYER; i++) {
         int64_t expert = i % s->experts;
         bool    chosen = s->routing == ONE ? expert == (step + 1) % s->experts : expert % 2 == step % 2;
         n->bias[i] = s->routing == LEARNED || !chosen ? 0 : 20;
     }
-    for (int64_t i = 0; i < count * TOKENS; i++) {
-        n->tokens[i] = (int32_t)(number_bits(7, from + (uint64_t)(first * TOKENS + i)) % VOCABULARY);
-        n->labels[i] = (int32_t)(number_bits(8, from + (uint64_t)(first * TOKENS + i)) % VOCABULARY);
-    }
-}
-
-static void train_step(const rank_test *r, const setting *s, net *n, lk_step step, double *loss)
-{
-    lk_metrics m;
-    REQUIRE(lk_program_compute(n->of.program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-    lk_program_metrics(n->of.program, &m);
-    *loss = m.loss;
-}
-
-/* The program alone is there: the plan states its memory to the byte, and steps and evaluations allocate nothing. */
-static void check_memory(rank_test *r, const setting *s)
-{
-    net           n;
-    uint64_t      allocations = 0;
-    memory_before before = memory_now(r);
-    make(r, &n, s, s->mesh);
-    lk__split_job job = split_of(r, &n.of, 0, s->micro_batches);
-    lk__range     rows = lk__split_share(&job, BATCH);
-    fill_rows(&n, s, 0, rows.first, lk__range_count(rows));
-    for (int i = 0; i < 3; i++) {
-        lk_step step = {.step = i + 1, .count = lk__range_count(rows), .total = BATCH, .rate = 0.01};
-        if (i == 1) allocations = lk_context_allocations(r->context);
-        REQUIRE(lk_program_train(n.of.program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-        step.count = lk__range_count(rows) > 0;
-        REQUIRE(lk_program_step(n.of.program, &step) == LK_OK && lk_program_run(n.of.program, LK_EVALUATE) == LK_OK,
-                "%s: %s", s->name, lk_context_error(r->context));
-    }
-    CHECK(lk_context_allocations(r->context) == allocations, "%s, rank %d: %llu allocations", s->name, r->rank,
-          (unsigned long long)(lk_context_allocations(r->context) - allocations));
-    check_stated_memory(r, s->name, &n.of, &before);
-    free_net(&n.of);
 }
 
 /* Outputs of an evaluation, where each rank has its own samples. */
-static void compare_outputs(const rank_test *r, const setting *s, net *own, net *whole, lk__range rows, int64_t total)
+static void compare_outputs(const rank_test *r, const void *of, net *own, net *whole, lk__range rows, int64_t total)
 {
-    int64_t each = s->model == LAYER ? OUT : TOKENS * WIDTH, count = lk__range_count(rows);
-    double  a[BATCH * TOKENS * WIDTH], b[BATCH * TOKENS * WIDTH], largest = 1e-3;
-    lk_step step = {.step = 1, .count = count, .total = total};
+    const setting *s = of;
+    int64_t        each = s->model == LAYER ? OUT : TOKENS * WIDTH, count = lk__range_count(rows);
+    double         a[BATCH * TOKENS * WIDTH], b[BATCH * TOKENS * WIDTH], largest = 1e-3;
+    lk_step        step = {.step = 1, .count = count, .total = total};
     REQUIRE(lk_program_step(own->of.program, &step) == LK_OK && lk_program_run(own->of.program, LK_EVALUATE) == LK_OK,
             "%s: %s", s->name, lk_context_error(r->context));
     REQUIRE(lk_program_output_read(own->of.program, 0, b, (size_t)(count * each) * sizeof *b) == LK_OK);
@@ -176,59 +101,41 @@ static void compare_outputs(const rank_test *r, const setting *s, net *own, net 
     CHECK(worst <= 1e-9 * largest, "%s, rank %d: outputs differ by %g of %g", s->name, r->rank, worst, largest);
 }
 
+static mesh_case case_of(const setting *s)
+{
+    return (mesh_case){.name = s->name,
+                       .mesh = s->mesh,
+                       .micro_batches = s->micro_batches,
+                       .setting = s,
+                       .make = make,
+                       .fill = fill_bias};
+}
+
 static void check_setting(rank_test *r)
 {
-    const setting   *s = r->user;
-    static const int totals[STEPS] = {BATCH, BATCH - 1, 1, BATCH};
-    net              own, whole;
-    check_memory(r, s);
-    make(r, &own, s, s->mesh);
-    make(r, &whole, s, NULL);
-    lk__split_job job = split_of(r, &own.of, 0, s->micro_batches);
-    CHECK(own.of.plan->splits, "%s: nothing is split", s->name);
-    for (int i = 0; i < STEPS; i++) {
-        lk__range rows = lk__split_share(&job, totals[i]);
-        lk_step   step = {.step = i + 1, .count = lk__range_count(rows), .total = totals[i], .rate = 0.01};
-        double    a, b;
-        fill_rows(&own, s, i, rows.first, step.count);
-        fill_rows(&whole, s, i, 0, totals[i]);
-        step.sample_ids = own.ids;
-        train_step(r, s, &own, step, &b);
-        step.count = totals[i];
-        step.sample_ids = whole.ids;
-        train_step(r, s, &whole, step, &a);
-        CHECK(fabs(a - b) <= 1e-9 * fabs(a), "%s, rank %d, step %d: loss %.15g, not %.15g", s->name, r->rank, i, b, a);
-        compare_gradients(r, s->name, &own.of, &whole.of);
-        REQUIRE(lk_program_run(own.of.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-        REQUIRE(lk_program_run(whole.of.program, LK_UPDATE) == LK_OK);
-        compare_states(r, s->name, &own.of, &whole.of);
-        if (s->micro_batches == 0) compare_outputs(r, s, &own, &whole, rows, totals[i]);
-    }
-    REQUIRE(lk_program_verify(own.of.program, STEPS) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-    free_net(&own.of);
-    free_net(&whole.of);
+    const setting *s = r->user;
+    mesh_case      c = case_of(s);
+    net            own, whole;
+    if (s->micro_batches == 0) c.compare_updated = compare_outputs;
+    train_as_on_one_rank(r, &c, &own, &whole);
+    end_training(r, s->name, &own, &whole);
 }
 
 static void run_settings(const setting *all, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        lk_comm_config tcp = LK_COMM_CONFIG_INIT;
-        if (gpu_leaves_out((int)i, 0, 3)) continue;
-        tcp.backend = "tcp";
-        int ranks = ranks_of_mesh(all[i].mesh);
-        run_ranks(ranks, NULL, check_setting, (void *)&all[i]);
-        bool uneven = all[i].routing != LEARNED;
-        if (i == 0 || uneven) run_ranks(ranks, &tcp, check_setting, (void *)&all[i]);
-    }
+    for (size_t i = 0; i < count; i++)
+        if (!gpu_leaves_out((int)i, 0, 3))
+            run_on_mesh(all[i].mesh, i == 0 || all[i].routing != LEARNED, check_setting, &all[i]);
 }
 
 /* A capacity is that of each rank's own tokens: which are omitted does not depend on who has the experts. */
 static void check_capacity(rank_test *r)
 {
-    const setting *s = r->user;
-    net            own, other;
-    char           data[32];
-    check_memory(r, s);
+    const setting  *s = r->user;
+    const mesh_case c = case_of(s);
+    net             own, other;
+    char            data[32];
+    check_memory(r, &c);
     snprintf(data, sizeof data, "data=%d", r->size);
     make(r, &own, s, s->mesh);
     make(r, &other, s, data);
@@ -236,17 +143,7 @@ static void check_capacity(rank_test *r)
     for (int i = 0; i < STEPS; i++) {
         int64_t   total = i == 2 ? 1 : BATCH;
         lk__range rows = lk__split_share(&job, total);
-        lk_step   step = {.step = i + 1, .count = lk__range_count(rows), .total = total, .rate = 0.01};
-        double    a, b;
-        fill_rows(&own, s, i, rows.first, step.count);
-        fill_rows(&other, s, i, rows.first, step.count);
-        train_step(r, s, &own, step, &b);
-        train_step(r, s, &other, step, &a);
-        CHECK(fabs(a - b) <= 1e-9 * fabs(a), "%s, rank %d, step %d: loss %.15g, not %.15g", s->name, r->rank, i, b, a);
-        compare_gradients(r, s->name, &own.of, &other.of);
-        REQUIRE(lk_program_run(own.of.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-        REQUIRE(lk_program_run(other.of.program, LK_UPDATE) == LK_OK, "%s", lk_context_error(r->context));
-        compare_states(r, s->name, &own.of, &other.of);
+        compare_step(r, &c, &own, &other, (mesh_step){i, rows, rows, total});
     }
     free_net(&own.of);
     free_net(&other.of);
@@ -261,13 +158,8 @@ static void a_capacity_omits_the_same_tokens(void)
         {.name = "capacity of all", .mesh = "expert=2", .experts = 4, .capacity = BATCH, .routing = ONE, .k = 1},
         {.name = "capacity, data", .mesh = "data=2,expert=2", .experts = 4, .capacity = 1, .clip = 0.1},
     };
-    lk_comm_config tcp = LK_COMM_CONFIG_INIT;
-    tcp.backend = "tcp";
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (gpu_leaves_out((int)i, 0, 3)) continue;
-        run_ranks(ranks_of_mesh(all[i].mesh), NULL, check_capacity, (void *)&all[i]);
-        if (i == 1) run_ranks(ranks_of_mesh(all[i].mesh), &tcp, check_capacity, (void *)&all[i]);
-    }
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!gpu_leaves_out((int)i, 0, 3)) run_on_mesh(all[i].mesh, i == 1, check_capacity, &all[i]);
 }
 
 static void a_layer_trains_as_on_one_rank(void)
@@ -354,7 +246,7 @@ static void ranks_of_a_host_share_the_state(void)
     bool host = lk__device_is_host(lk__context_device(c));
     lk_context_free(c);
     for (size_t i = 0; i < sizeof all / sizeof *all && host; i++)
-        run_ranks(ranks_of_mesh(all[i].mesh), NULL, check_setting, (void *)&all[i]);
+        run_on_mesh(all[i].mesh, false, check_setting, &all[i]);
 }
 
 /* ---- mistakes ---- */

@@ -2,12 +2,11 @@
  * gradients in f64, for ranks as threads, with several micro-batches, unequal and empty batches.
  *
  * ctest: timeout 300, label threaded, ranks 8 */
-#include "gpu_cases.h"
-#include "mesh_net.h"
+#include "mesh_training.h"
 
 #include "plan/pipeline.h"
 
-enum { BATCH = 6, TOKENS = 8, VOCABULARY = 24, WIDTH = 16, IN = 6, HIDDEN = 12, OUT = 4, STEPS = 4 };
+enum { HIDDEN = 12 };
 
 typedef enum model { MLP, GPT, LLAMA, SKIPS, PLAIN } model;
 
@@ -19,15 +18,6 @@ typedef struct setting {
     double               clip, dropout;
     lk_pipeline_schedule schedule;
 } setting;
-
-typedef struct net {
-    mesh_net of;
-    double   x[BATCH * IN], t[BATCH * OUT];
-    int32_t  tokens[BATCH * TOKENS], labels[BATCH * TOKENS];
-    int64_t  ids[BATCH];
-} net;
-
-static double number(uint64_t index) { return (double)(int64_t)(number_bits(5, index) >> 40) * 0x1p-23 - 1; }
 
 /* Layers with blocks of their own, values that skip stages, and operations between blocks; or no blocks at all. */
 static lk_tensor record_rows(lk_graph *g, const setting *s, int64_t rows, lk_tensor *y)
@@ -56,33 +46,22 @@ static lk_tensor record_rows(lk_graph *g, const setting *s, int64_t rows, lk_ten
 
 static lk_tensor record_text(lk_graph *g, const setting *s, int64_t rows, lk_tensor *y)
 {
-    lk_transformer_config c = LK_TRANSFORMER_CONFIG_INIT;
-    lk_tensor             tokens = lk_input(g, "tokens", LK_I32, 2, ((int64_t[]){rows, TOKENS}));
-    lk_tensor             labels = lk_input(g, "labels", LK_I32, 2, ((int64_t[]){rows, TOKENS}));
-    c.kind = s->model == GPT ? LK_TRANSFORMER_GPT : LK_TRANSFORMER_LLAMA;
-    c.vocabulary = VOCABULARY;
-    c.context = TOKENS;
-    c.layers = s->layers ? s->layers : 2;
-    c.heads = 4;
-    c.kv_heads = s->model == GPT ? 0 : 2;
-    c.width = WIDTH;
-    c.hidden = 32;
+    lk_transformer_config c = small_transformer(s->model == GPT ? LK_TRANSFORMER_GPT : LK_TRANSFORMER_LLAMA);
+    if (s->layers) c.layers = s->layers;
     c.untied = s->untied;
     c.recompute = s->recompute ? 1 : 0;
     c.dropout = s->dropout;
     c.attention_dropout = s->dropout;
-    lk_transformer_result made = lk_transformer(tokens, &c);
-    *y = made.hidden;
-    return lk_linear_cross_entropy(made.hidden, made.head, labels);
+    return record_transformer(g, &c, rows, y);
 }
 
-/* axes NULL: one rank. */
-static void make(const rank_test *r, net *n, const setting *s, const char *axes)
+static bool is_text(const setting *s) { return s->model == GPT || s->model == LLAMA; }
+
+static void make(const rank_test *r, net *n, const void *of, const char *axes)
 {
-    lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;
-    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
-    lk_tensor           y;
-    bool                text = s->model == GPT || s->model == LLAMA;
+    const setting *s = of;
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    lk_tensor      y;
     memset(n, 0, sizeof *n);
     make_mesh(r, axes, &n->of);
     config.parallel.micro_batches = s->micro_batches;
@@ -96,69 +75,18 @@ static void make(const rank_test *r, net *n, const setting *s, const char *axes)
     config.parallel.state = axes && s->shared ? LK_STATE_SHARED : LK_STATE_REPLICATED;
     int64_t rows = lk_mesh_capacity(n->of.mesh, &config.parallel, BATCH);
     REQUIRE(lk_graph_create(r->context, LK_F64, &n->of.graph) == LK_OK);
-    config.loss = text ? record_text(n->of.graph, s, rows, &y) : record_rows(n->of.graph, s, rows, &y);
-    adam.kind = LK_ADAM;
-    adam.lr = 0.01;
-    adam.clip = s->clip;
-    config.outputs = &y;
-    config.outputs_count = 1;
-    config.optimizer = &adam;
-    make_program(r, s->name, &config, &n->of);
-    REQUIRE(lk_program_bind(n->of.program, text ? "tokens" : "x", text ? (void *)n->tokens : n->x) == LK_OK &&
-            lk_program_bind(n->of.program, text ? "labels" : "t", text ? (void *)n->labels : n->t) == LK_OK);
-}
-
-/* Samples first … first + count of the batch of a step. */
-static void fill_rows(net *n, int step, int64_t first, int64_t count)
-{
-    uint64_t from = (uint64_t)step * 100000;
-    for (int64_t i = 0; i < count; i++) n->ids[i] = step * BATCH + first + i;
-    for (int64_t i = 0; i < count * IN; i++) n->x[i] = number(from + (uint64_t)(first * IN + i));
-    for (int64_t i = 0; i < count * OUT; i++) n->t[i] = number(from + 50000 + (uint64_t)(first * OUT + i));
-    for (int64_t i = 0; i < count * TOKENS; i++) {
-        n->tokens[i] = (int32_t)(number_bits(7, from + (uint64_t)(first * TOKENS + i)) % VOCABULARY);
-        n->labels[i] = (int32_t)(number_bits(8, from + (uint64_t)(first * TOKENS + i)) % VOCABULARY);
-    }
-}
-
-static double train_step(const rank_test *r, const setting *s, net *n, lk_step step)
-{
-    lk_metrics m;
-    REQUIRE(lk_program_compute(n->of.program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-    lk_program_metrics(n->of.program, &m);
-    return m.loss;
-}
-
-static void update(const rank_test *r, const setting *s, net *n)
-{
-    REQUIRE(lk_program_run(n->of.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-}
-
-/* Those of the caller, whole, instead of a backward's: one is scaled. */
-static void write_gradients(const rank_test *r, const setting *s, net *n)
-{
-    lk_step     step = {.step = STEPS + 1, .count = 1, .total = 1, .rate = 0.01};
-    const char *scaled = NULL;
-    REQUIRE(lk_program_step(n->of.program, &step) == LK_OK);
-    for (size_t i = 0; i < lk_store_count(n->of.store); i++) {
-        lk_state state = lk_store_at(n->of.store, i);
-        double  *values = copy_room(state_bytes(&state));
-        if (state.buffer || state.frozen) continue;
-        for (int64_t k = 0; k < state_elements(&state); k++) values[k] = number(i * 1000 + (uint64_t)k);
-        REQUIRE(lk_program_gradient_write(n->of.program, state.name, values, state_bytes(&state)) == LK_OK, "%s: %s",
-                s->name, lk_context_error(r->context));
-        scaled = state.name;
-    }
-    REQUIRE(lk_program_gradient_scale(n->of.program, scaled, 0.5) == LK_OK, "%s", lk_context_error(r->context));
-    update(r, s, n);
+    config.loss = is_text(s) ? record_text(n->of.graph, s, rows, &y) : record_rows(n->of.graph, s, rows, &y);
+    make_training(r, s->name, s->clip, &config, y, n);
+    is_text(s) ? bind_text(n) : bind_rows(n);
 }
 
 /* Every stage that holds the tied embedding has its whole gradient, and what is scaled there is scaled once. */
-static void compare_tied(const rank_test *r, const setting *s, net *own, net *whole)
+static void compare_tied(const rank_test *r, const void *of, net *own, net *whole)
 {
-    const char *name = s->model == GPT ? "transformer.wte.weight" : "model.embed_tokens.weight";
-    int         state = lk__find_state(own->of.graph, name);
-    double      a[VOCABULARY * WIDTH], b[VOCABULARY * WIDTH], largest = 1e-3;
+    const setting *s = of;
+    const char    *name = s->model == GPT ? "transformer.wte.weight" : "model.embed_tokens.weight";
+    int            state = lk__find_state(own->of.graph, name);
+    double         a[VOCABULARY * WIDTH], b[VOCABULARY * WIDTH], largest = 1e-3;
     if (state < 0 || !lk__plan_is_tied(own->of.plan, (size_t)state)) return;
     net *all[] = {own, whole};
     for (int i = 0; i < 2; i++)
@@ -176,35 +104,10 @@ static void compare_tied(const rank_test *r, const setting *s, net *own, net *wh
           largest);
 }
 
-/* The program alone is there: the plan states its memory to the byte, and steps and evaluations allocate nothing. */
-static void check_memory(rank_test *r, const setting *s)
-{
-    net           n;
-    uint64_t      allocations = 0;
-    memory_before before = memory_now(r);
-    make(r, &n, s, s->mesh);
-    lk__split_job job = split_of(r, &n.of, s->leaves, s->micro_batches);
-    lk__range     rows = lk__split_share(&job, BATCH);
-    fill_rows(&n, 0, rows.first, lk__range_count(rows));
-    for (int i = 0; i < 3; i++) {
-        lk_step step = {.step = i + 1, .count = lk__range_count(rows), .total = BATCH, .rate = 0.01};
-        if (i == 1) allocations = lk_context_allocations(r->context);
-        REQUIRE(lk_program_train(n.of.program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-        step.count = 1;
-        REQUIRE(lk_program_step(n.of.program, &step) == LK_OK && lk_program_run(n.of.program, LK_EVALUATE) == LK_OK,
-                "%s: %s", s->name, lk_context_error(r->context));
-    }
-    CHECK(lk_context_allocations(r->context) == allocations, "%s, rank %d: %llu allocations", s->name, r->rank,
-          (unsigned long long)(lk_context_allocations(r->context) - allocations));
-    check_stated_memory(r, s->name, &n.of, &before);
-    free_net(&n.of);
-}
-
 /* Every rank has the outputs of an evaluation. */
 static void compare_outputs(rank_test *r, const setting *s, net *own, net *whole)
 {
-    bool          text = s->model == GPT || s->model == LLAMA;
-    int64_t       count = text ? TOKENS * WIDTH : OUT;
+    int64_t       count = is_text(s) ? TOKENS * WIDTH : OUT;
     lk_step       step = {.step = STEPS, .count = 1, .total = 1};
     double        largest = 1e-3;
     const double *a, *b;
@@ -223,53 +126,28 @@ static void compare_outputs(rank_test *r, const setting *s, net *own, net *whole
 
 static void check_setting(rank_test *r)
 {
-    const setting   *s = r->user;
-    static const int totals[STEPS] = {BATCH, BATCH - 1, 1, BATCH};
-    net              own, whole;
-    check_memory(r, s);
-    make(r, &own, s, s->mesh);
-    make(r, &whole, s, NULL);
-    lk__split_job job = split_of(r, &own.of, s->leaves, s->micro_batches);
-    CHECK(own.of.plan->splits, "%s: nothing is split", s->name);
+    const setting  *s = r->user;
+    const mesh_case c = {.name = s->name,
+                         .mesh = s->mesh,
+                         .leaves = s->leaves,
+                         .micro_batches = s->micro_batches,
+                         .setting = s,
+                         .make = make,
+                         .compare_computed = compare_tied};
+    net             own, whole;
+    train_as_on_one_rank(r, &c, &own, &whole);
     CHECK((own.of.plan->train.weights_begin > 0) ==
               (s->schedule == LK_PIPELINE_ZERO_BUBBLE && lk__plan_own_stage(own.of.plan) > 0),
           "%s, rank %d: gradients of weights begin at %zu", s->name, r->rank, own.of.plan->train.weights_begin);
-    for (int i = 0; i < STEPS; i++) {
-        lk__range rows = lk__split_share(&job, totals[i]);
-        lk_step   step = {.step = i + 1, .count = lk__range_count(rows), .total = totals[i], .rate = 0.01};
-        fill_rows(&own, i, rows.first, step.count);
-        fill_rows(&whole, i, 0, totals[i]);
-        step.sample_ids = own.ids;
-        double b = train_step(r, s, &own, step);
-        step.count = totals[i];
-        step.sample_ids = whole.ids;
-        double a = train_step(r, s, &whole, step);
-        CHECK(fabs(a - b) <= 1e-9 * fabs(a), "%s, rank %d, step %d: loss %.15g, not %.15g", s->name, r->rank, i, b, a);
-        compare_gradients(r, s->name, &own.of, &whole.of);
-        compare_tied(r, s, &own, &whole);
-        update(r, s, &own);
-        update(r, s, &whole);
-        compare_states(r, s->name, &own.of, &whole.of);
-    }
     compare_outputs(r, s, &own, &whole);
-    write_gradients(r, s, &own);
-    write_gradients(r, s, &whole);
-    compare_states(r, s->name, &own.of, &whole.of);
-    REQUIRE(lk_program_verify(own.of.program, STEPS) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-    free_net(&own.of);
-    free_net(&whole.of);
+    update_with_written_gradients(r, &c, &own, &whole);
+    end_training(r, s->name, &own, &whole);
 }
 
 static void run_settings(const setting *all, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        lk_comm_config tcp = LK_COMM_CONFIG_INIT;
-        if (gpu_leaves_out((int)i, 0, 3)) continue;
-        tcp.backend = "tcp";
-        int ranks = ranks_of_mesh(all[i].mesh);
-        run_ranks(ranks, NULL, check_setting, (void *)&all[i]);
-        if (i == 0) run_ranks(ranks, &tcp, check_setting, (void *)&all[i]);
-    }
+    for (size_t i = 0; i < count; i++)
+        if (!gpu_leaves_out((int)i, 0, 3)) run_on_mesh(all[i].mesh, i == 0, check_setting, &all[i]);
 }
 
 static void layers_train_as_on_one_rank(void)
@@ -369,7 +247,7 @@ static void ranks_of_a_stage_share_its_state(void)
     if (getenv("LOCKSTEP_DEVICE")) return; /* shared in the host's memory alone */
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         all[i].shared = true;
-        run_ranks(ranks_of_mesh(all[i].mesh), NULL, check_setting, &all[i]);
+        run_on_mesh(all[i].mesh, false, check_setting, &all[i]);
     }
 }
 

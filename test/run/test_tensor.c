@@ -2,10 +2,9 @@
  * outputs in f64, for ranks as threads, in meshes of 2 to 8 ranks, with unequal and empty batches.
  *
  * ctest: timeout 300, label threaded, ranks 8 */
-#include "gpu_cases.h"
-#include "mesh_net.h"
+#include "mesh_training.h"
 
-enum { BATCH = 6, TOKENS = 8, VOCABULARY = 24, WIDTH = 16, IN = 6, HIDDEN = 12, OUT = 4, STEPS = 4 };
+enum { HIDDEN = 12 };
 
 typedef enum model { MLP, GPT, LLAMA, PACKED, SLICED } model;
 
@@ -19,15 +18,6 @@ typedef struct setting {
     double      clip, dropout;
 } setting;
 
-typedef struct net {
-    mesh_net of;
-    double   x[BATCH * IN], t[BATCH * OUT];
-    int32_t  tokens[BATCH * TOKENS], labels[BATCH * TOKENS];
-    int64_t  ids[BATCH];
-} net;
-
-static double number(uint64_t index) { return (double)(int64_t)(number_bits(5, index) >> 40) * 0x1p-23 - 1; }
-
 static lk_tensor record_mlp(lk_graph *g, int64_t rows, lk_tensor *y)
 {
     lk_tensor x = lk_input(g, "x", LK_F64, 2, ((int64_t[]){rows, IN}));
@@ -39,23 +29,13 @@ static lk_tensor record_mlp(lk_graph *g, int64_t rows, lk_tensor *y)
 
 static lk_tensor record_text(lk_graph *g, const setting *s, int64_t rows, lk_tensor *y)
 {
-    lk_transformer_config c = LK_TRANSFORMER_CONFIG_INIT;
-    lk_tensor             tokens = lk_input(g, "tokens", LK_I32, 2, ((int64_t[]){rows, TOKENS}));
-    lk_tensor             labels = lk_input(g, "labels", LK_I32, 2, ((int64_t[]){rows, TOKENS}));
-    c.kind = s->model == GPT ? LK_TRANSFORMER_GPT : LK_TRANSFORMER_LLAMA;
-    c.vocabulary = VOCABULARY;
-    c.context = TOKENS;
-    c.layers = 2;
-    c.heads = s->heads ? s->heads : 4;
-    c.kv_heads = s->model == GPT ? 0 : s->kv_heads ? s->kv_heads : 2;
-    c.width = WIDTH;
-    c.hidden = 32;
+    lk_transformer_config c = small_transformer(s->model == GPT ? LK_TRANSFORMER_GPT : LK_TRANSFORMER_LLAMA);
+    if (s->heads) c.heads = s->heads;
+    if (s->kv_heads && s->model != GPT) c.kv_heads = s->kv_heads;
     c.recompute = s->recompute ? 1 : 0;
     c.dropout = s->dropout;
     c.attention_dropout = s->dropout;
-    lk_transformer_result made = lk_transformer(tokens, &c);
-    *y = made.hidden;
-    return lk_linear_cross_entropy(made.hidden, made.head, labels);
+    return record_transformer(g, &c, rows, y);
 }
 
 /* One product makes queries, keys and values, of unequal widths; attention reads them side by side, or slices. */
@@ -82,12 +62,11 @@ static lk_tensor record_packed(lk_graph *g, const setting *s, int64_t rows, lk_t
     return lk_cross_entropy(lk_linear(lk_layer_norm(x, "last"), "head", VOCABULARY), labels);
 }
 
-/* axes NULL: one rank. */
-static void make(const rank_test *r, net *n, const setting *s, const char *axes)
+static void make(const rank_test *r, net *n, const void *of, const char *axes)
 {
-    lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;
-    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
-    lk_tensor           y;
+    const setting *s = of;
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    lk_tensor      y;
     memset(n, 0, sizeof *n);
     make_mesh(r, axes, &n->of);
     config.parallel.micro_batches = s->micro_batches;
@@ -100,133 +79,29 @@ static void make(const rank_test *r, net *n, const setting *s, const char *axes)
     config.loss = s->model == MLP      ? record_mlp(n->of.graph, rows, &y)
                   : s->model >= PACKED ? record_packed(n->of.graph, s, rows, &y)
                                        : record_text(n->of.graph, s, rows, &y);
-    adam.kind = LK_ADAM;
-    adam.lr = 0.01;
-    adam.clip = s->clip;
-    config.outputs = &y;
-    config.outputs_count = 1;
-    config.optimizer = &adam;
-    make_program(r, s->name, &config, &n->of);
-    if (s->model == MLP) {
-        REQUIRE(lk_program_bind(n->of.program, "x", n->x) == LK_OK &&
-                lk_program_bind(n->of.program, "t", n->t) == LK_OK);
-    } else {
-        REQUIRE(lk_program_bind(n->of.program, "tokens", n->tokens) == LK_OK &&
-                lk_program_bind(n->of.program, "labels", n->labels) == LK_OK);
-    }
-}
-
-/* Samples first … first + count of the batch of a step. */
-static void fill_rows(net *n, int step, int64_t first, int64_t count)
-{
-    uint64_t from = (uint64_t)step * 100000;
-    for (int64_t i = 0; i < count; i++) n->ids[i] = step * BATCH + first + i;
-    for (int64_t i = 0; i < count * IN; i++) n->x[i] = number(from + (uint64_t)(first * IN + i));
-    for (int64_t i = 0; i < count * OUT; i++) n->t[i] = number(from + 50000 + (uint64_t)(first * OUT + i));
-    for (int64_t i = 0; i < count * TOKENS; i++) {
-        n->tokens[i] = (int32_t)(number_bits(7, from + (uint64_t)(first * TOKENS + i)) % VOCABULARY);
-        n->labels[i] = (int32_t)(number_bits(8, from + (uint64_t)(first * TOKENS + i)) % VOCABULARY);
-    }
-}
-
-static void train_step(const rank_test *r, const setting *s, net *n, lk_step step, double *loss, bool update)
-{
-    lk_metrics m;
-    REQUIRE(lk_program_compute(n->of.program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-    lk_program_metrics(n->of.program, &m);
-    *loss = m.loss;
-    if (update)
-        REQUIRE(lk_program_run(n->of.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-}
-
-/* Those of the caller, whole, instead of a backward's: one is scaled. */
-static void write_gradients(const rank_test *r, const setting *s, net *n)
-{
-    lk_step     step = {.step = STEPS + 1, .count = 1, .total = 1, .rate = 0.01};
-    const char *scaled = NULL;
-    REQUIRE(lk_program_step(n->of.program, &step) == LK_OK);
-    for (size_t i = 0; i < lk_store_count(n->of.store); i++) {
-        lk_state state = lk_store_at(n->of.store, i);
-        double  *values = copy_room(state_bytes(&state));
-        if (state.buffer || state.frozen) continue;
-        for (int64_t k = 0; k < state_elements(&state); k++) values[k] = number(i * 1000 + (uint64_t)k);
-        REQUIRE(lk_program_gradient_write(n->of.program, state.name, values, state_bytes(&state)) == LK_OK, "%s: %s",
-                s->name, lk_context_error(r->context));
-        scaled = state.name;
-    }
-    REQUIRE(lk_program_gradient_scale(n->of.program, scaled, 0.5) == LK_OK, "%s", lk_context_error(r->context));
-    REQUIRE(lk_program_run(n->of.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-}
-
-/* The program alone is there: the plan states its memory to the byte, and steps and evaluations allocate nothing. */
-static void check_memory(rank_test *r, const setting *s)
-{
-    net           n;
-    uint64_t      allocations = 0;
-    memory_before before = memory_now(r);
-    make(r, &n, s, s->mesh);
-    lk__split_job job = split_of(r, &n.of, s->leaves, s->micro_batches);
-    lk__range     rows = lk__split_share(&job, BATCH);
-    fill_rows(&n, 0, rows.first, lk__range_count(rows));
-    for (int i = 0; i < 3; i++) {
-        lk_step step = {.step = i + 1, .count = lk__range_count(rows), .total = BATCH, .rate = 0.01};
-        if (i == 1) allocations = lk_context_allocations(r->context);
-        REQUIRE(lk_program_train(n.of.program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-        step.count = 1;
-        REQUIRE(lk_program_step(n.of.program, &step) == LK_OK && lk_program_run(n.of.program, LK_EVALUATE) == LK_OK,
-                "%s: %s", s->name, lk_context_error(r->context));
-    }
-    CHECK(lk_context_allocations(r->context) == allocations, "%s, rank %d: %llu allocations", s->name, r->rank,
-          (unsigned long long)(lk_context_allocations(r->context) - allocations));
-    check_stated_memory(r, s->name, &n.of, &before);
-    free_net(&n.of);
+    make_training(r, s->name, s->clip, &config, y, n);
+    s->model == MLP ? bind_rows(n) : bind_text(n);
 }
 
 static void check_setting(rank_test *r)
 {
-    const setting   *s = r->user;
-    static const int totals[STEPS] = {BATCH, BATCH - 1, 1, BATCH};
-    net              own, whole;
-    check_memory(r, s);
-    make(r, &own, s, s->mesh);
-    make(r, &whole, s, NULL);
-    lk__split_job job = split_of(r, &own.of, s->leaves, s->micro_batches);
-    CHECK(own.of.plan->splits, "%s: nothing is split", s->name);
-    for (int i = 0; i < STEPS; i++) {
-        lk__range rows = lk__split_share(&job, totals[i]);
-        lk_step   step = {.step = i + 1, .count = lk__range_count(rows), .total = totals[i], .rate = 0.01};
-        double    a, b;
-        fill_rows(&own, i, rows.first, step.count);
-        fill_rows(&whole, i, 0, totals[i]);
-        step.sample_ids = own.ids;
-        train_step(r, s, &own, step, &b, false);
-        step.count = totals[i];
-        step.sample_ids = whole.ids;
-        train_step(r, s, &whole, step, &a, false);
-        CHECK(fabs(a - b) <= 1e-9 * fabs(a), "%s, rank %d, step %d: loss %.15g, not %.15g", s->name, r->rank, i, b, a);
-        compare_gradients(r, s->name, &own.of, &whole.of);
-        REQUIRE(lk_program_run(own.of.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-        REQUIRE(lk_program_run(whole.of.program, LK_UPDATE) == LK_OK);
-        compare_states(r, s->name, &own.of, &whole.of);
-    }
-    write_gradients(r, s, &own);
-    write_gradients(r, s, &whole);
-    compare_states(r, s->name, &own.of, &whole.of);
-    REQUIRE(lk_program_verify(own.of.program, STEPS) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-    free_net(&own.of);
-    free_net(&whole.of);
+    const setting  *s = r->user;
+    const mesh_case c = {.name = s->name,
+                         .mesh = s->mesh,
+                         .leaves = s->leaves,
+                         .micro_batches = s->micro_batches,
+                         .setting = s,
+                         .make = make};
+    net             own, whole;
+    train_as_on_one_rank(r, &c, &own, &whole);
+    update_with_written_gradients(r, &c, &own, &whole);
+    end_training(r, s->name, &own, &whole);
 }
 
 static void run_settings(const setting *all, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        lk_comm_config tcp = LK_COMM_CONFIG_INIT;
-        if (gpu_leaves_out((int)i, 0, 3)) continue;
-        tcp.backend = "tcp";
-        int ranks = ranks_of_mesh(all[i].mesh);
-        run_ranks(ranks, NULL, check_setting, (void *)&all[i]);
-        if (i == 0 || !runs_on_gpu()) run_ranks(ranks, &tcp, check_setting, (void *)&all[i]);
-    }
+    for (size_t i = 0; i < count; i++)
+        if (!gpu_leaves_out((int)i, 0, 3)) run_on_mesh(all[i].mesh, i == 0 || !runs_on_gpu(), check_setting, &all[i]);
 }
 
 static void a_perceptron_trains_as_on_one_rank(void)
