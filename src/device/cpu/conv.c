@@ -1,9 +1,18 @@
 /* conv.c - data movement for convolutions: windows of images, patches, the fused max pool and its gradient. */
 #include "device/cpu/conv.h"
 
-static void zero(REAL *to, int64_t count) { memset(to, 0, (size_t)count * sizeof(REAL)); }
+static void zero(PACKED *to, int64_t count) { memset(to, 0, (size_t)count * sizeof *to); }
 
-void copy_window(REAL *to, window at, const ELEMENT *image, int64_t h, int64_t w, int64_t c, int64_t first,
+static inline void copy_packed(PACKED *to, const ELEMENT *from, int64_t n)
+{
+#if MATRIX
+    memcpy(to, from, (size_t)n * sizeof *to);
+#else
+    copy_wide(to, from, n);
+#endif
+}
+
+void copy_window(PACKED *to, window at, const ELEMENT *image, int64_t h, int64_t w, int64_t c, int64_t first,
                  int64_t width)
 {
     int64_t left = min64(at.columns, max64(0, -at.column)); /* columns before the image */
@@ -17,12 +26,12 @@ void copy_window(REAL *to, window at, const ELEMENT *image, int64_t h, int64_t w
         const ELEMENT *from = image + (row * w + at.column) * c + first;
         zero(to, left * width);
         if (width == c)
-            copy_wide(to + left * width, from + left * c, (right - left) * c);
+            copy_packed(to + left * width, from + left * c, (right - left) * c);
         else if (width == count)
-            for (int64_t q = left; q < right; q++) copy_wide(to + q * width, from + q * c, width);
+            for (int64_t q = left; q < right; q++) copy_packed(to + q * width, from + q * c, width);
         else
             for (int64_t q = left; q < right; q++) {
-                copy_wide(to + q * width, from + q * c, count);
+                copy_packed(to + q * width, from + q * c, count);
                 zero(to + q * width + count, width - count);
             }
         zero(to + right * width, (at.columns - right) * width);
@@ -31,7 +40,7 @@ void copy_window(REAL *to, window at, const ELEMENT *image, int64_t h, int64_t w
 
 /* Patches of one output row. Kernel rows are copied in whole vectors: what follows, at last the next patch, overwrites
  * the excess. */
-static inline void copy_row_patches(REAL *to, int64_t to_step, const REAL *from, int64_t step, int64_t line,
+static inline void copy_row_patches(REAL *to, int64_t to_step, const PACKED *from, int64_t step, int64_t line,
                                     int64_t count, int64_t rows, int64_t run, int64_t vectors, int64_t tail)
 {
     const vec one = {1};
@@ -43,7 +52,7 @@ static inline void copy_row_patches(REAL *to, int64_t to_step, const REAL *from,
     }
 }
 
-void copy_patches(REAL *to, const conv *v, const REAL *from, int64_t columns, int64_t rows)
+void copy_patches(REAL *to, const conv *v, const PACKED *from, int64_t columns, int64_t rows)
 {
     int64_t run = v->kw * v->cg, line = columns * v->cg, step = v->stride * v->cg, to_step = patch_step(v);
     int64_t tail = tiles_of(patch_deep(v) - v->kh * run, VL);
@@ -59,11 +68,11 @@ void copy_patches(REAL *to, const conv *v, const REAL *from, int64_t columns, in
 
 /* One pooled gradient to the pixels of its window: rows × columns of them from position `first` on, `row` elements
  * apart. */
-static inline void scatter_gradient(REAL *to, int64_t pixel, int64_t row, const ELEMENT *dy, const uint8_t *index,
+static inline void scatter_gradient(PACKED *to, int64_t pixel, int64_t row, const ELEMENT *dy, const uint8_t *index,
                                     int64_t pool, int64_t first, int64_t rows, int64_t columns, int64_t channels)
 {
-    int64_t c = 0;
-    for (; c + VL <= channels; c += VL) {
+    int64_t whole = channels / VL * VL;
+    for (int64_t c = 0; c < whole; c += VL) {
         vec value = load(dy + c);
         vec argmax = load_argmax(index + c);
         for (int64_t i = 0; i < rows; i++)
@@ -71,25 +80,25 @@ static inline void scatter_gradient(REAL *to, int64_t pixel, int64_t row, const 
                 store(to + i * row + j * pixel + c,
                       choose(argmax == splat((REAL)(first + i * pool + j)), value, splat(0)));
     }
-    for (; c < channels; c++)
+    for (int64_t c = whole; c < channels; c++)
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < columns; j++)
-                to[i * row + j * pixel + c] = index[c] == first + i * pool + j ? load_one(dy + c) : 0;
+                store_one(to + i * row + j * pixel + c, index[c] == first + i * pool + j ? load_one(dy + c) : 0);
 }
 
 /* The window's pixels from pooled row h, `count` channels of one block. */
-static void expand_row(REAL *to, window at, const conv *v, const ELEMENT *dy, const uint8_t *index, int64_t h,
+static void expand_row(PACKED *to, window at, const conv *v, const ELEMENT *dy, const uint8_t *index, int64_t h,
                        int64_t count, int64_t width)
 {
     int64_t p = v->pool, top = max64(h * p, at.row), rows = min64((h + 1) * p, at.row + at.rows) - top;
     int64_t first = max64(0, at.column), end = min64(v->yw * p, at.column + at.columns), row = at.columns * width;
     int64_t step = v->o, from = (h * v->yw + first / p) * step;
-    REAL   *line = to + (top - at.row) * row - at.column * width;
+    PACKED *line = to + (top - at.row) * row - at.column * width;
     for (int64_t q = first, w = first / p; q < end; w++, from += step) {
         int64_t columns = min64((w + 1) * p, end) - q;
-        REAL   *pixel = line + q * width;
-        if (p == 2 && rows == 2 && columns == 2 && count == NR) /* the loops are unrolled */
-            scatter_gradient(pixel, width, row, dy + from, index + from, 2, 0, 2, 2, NR);
+        PACKED *pixel = line + q * width;
+        if (p == 2 && rows == 2 && columns == 2 && count == PANEL_COLUMNS) /* the loops are unrolled */
+            scatter_gradient(pixel, width, row, dy + from, index + from, 2, 0, 2, 2, PANEL_COLUMNS);
         else if (p == 2 && rows == 2 && columns == 2)
             scatter_gradient(pixel, width, row, dy + from, index + from, 2, 0, 2, 2, count);
         else
@@ -99,7 +108,7 @@ static void expand_row(REAL *to, window at, const conv *v, const ELEMENT *dy, co
     }
 }
 
-void expand_window(REAL *to, window at, const conv *v, const ELEMENT *dy, const uint8_t *index, int64_t first,
+void expand_window(PACKED *to, window at, const conv *v, const ELEMENT *dy, const uint8_t *index, int64_t first,
                    int64_t channels, int64_t width, int64_t block)
 {
     int64_t p = v->pool, h = v->yh * p, w = v->yw * p, row = at.columns * width;
@@ -118,11 +127,12 @@ void expand_window(REAL *to, window at, const conv *v, const ELEMENT *dy, const 
             zero(to + r * row + right * width, (at.columns - right) * width);
             if (p > 1) continue;
             const ELEMENT *from = dy + ((at.row + r) * w + at.column) * v->o + first + c;
-            REAL          *pixel = to + r * row;
-            if (count == NR && width == NR)
-                for (int64_t q = left; q < right; q++) copy_wide(pixel + q * NR, from + q * v->o, NR);
+            PACKED        *pixel = to + r * row;
+            if (count == PANEL_COLUMNS && width == PANEL_COLUMNS)
+                for (int64_t q = left; q < right; q++)
+                    copy_packed(pixel + q * PANEL_COLUMNS, from + q * v->o, PANEL_COLUMNS);
             else
-                for (int64_t q = left; q < right; q++) copy_wide(pixel + q * width, from + q * v->o, count);
+                for (int64_t q = left; q < right; q++) copy_packed(pixel + q * width, from + q * v->o, count);
         }
         if (p == 1) continue;
         for (int64_t y = max64(0, at.row) / p; y < v->yh && y * p < at.row + at.rows; y++)
@@ -171,42 +181,4 @@ void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channel
         else
             pool_pixel(from, pool, channels, relu, y, argmax);
     }
-}
-
-enum { TRANSPOSED = 64 }; /* rows of a panel that are transposed at a time */
-
-typedef struct weights {
-    const conv    *v;
-    const ELEMENT *from;
-    REAL          *to;
-} weights;
-
-static void pack_panel(void *argument, int64_t tile, int worker)
-{
-    const weights *job = argument;
-    const conv    *v = job->v;
-    int64_t        group = tile / v->panels, panel = tile % v->panels, taps = v->kh * v->kw, deep = taps * v->cg;
-    int64_t        columns = min64(NR, v->og - panel * NR);
-    const ELEMENT *w = job->from + (group * v->og + panel * NR) * deep;
-    REAL          *to = job->to + tile * deep * NR, rows[TRANSPOSED * NR];
-    (void)worker;
-    if (columns < NR) zero(rows, TRANSPOSED * NR);
-    for (int64_t first = 0, channel = 0, tap = 0; first < deep; first += TRANSPOSED) {
-        int64_t count = min64(TRANSPOSED, deep - first);
-        transpose_wide(rows, NR, w + first, deep, columns, count);
-        for (int64_t i = 0; i < count; i++) { /* (channel, tap) → (tap, channel) */
-            memcpy(to + (tap * v->cg + channel) * NR, rows + i * NR, NR * sizeof(REAL));
-            if (++tap == taps) tap = 0, channel++;
-        }
-    }
-}
-
-void pack_weights(const conv *v, const ELEMENT *w, REAL *to, lk__pool *pool)
-{
-    weights job = {v, w, to};
-    int64_t tiles = v->groups * v->panels;
-    if (v->o * v->cg * v->kh * v->kw >= 1 << 16)
-        lk__pool_run(pool, tiles, pack_panel, &job);
-    else /* waking threads costs more */
-        for (int64_t tile = 0; tile < tiles; tile++) pack_panel(&job, tile, 0);
 }

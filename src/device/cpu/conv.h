@@ -13,13 +13,13 @@
 #endif
 
 typedef struct conv {
-    int64_t      n, c, h, w;                    /* x */
-    int64_t      o, kh, kw;                     /* w */
-    int64_t      oh, ow;                        /* of the convolution, before the pool */
-    int64_t      yh, yw;                        /* of y and dy */
-    int64_t      stride, padding, groups, pool; /* pool >= 1 */
-    int64_t      cg, og;                        /* channels of a group, in and out */
-    int64_t      panels;                        /* of og */
+    int64_t      n, c, h, w;                     /* x */
+    int64_t      o, kh, kw;                      /* w */
+    int64_t      oh, ow;                         /* of the convolution, before the pool */
+    int64_t      yh, yw;                         /* of y and dy */
+    int64_t      stride, padding, groups, pool;  /* pool >= 1 */
+    int64_t      cg, og;                         /* channels of a group, in and out */
+    int64_t      panels;                         /* of og */
     int64_t      whole_c, whole_o, whole_groups; /* of the whole, of which x and w may be parts */
     lk__op_unary activation;
     bool         relu;
@@ -38,7 +38,7 @@ static inline conv conv_of(const lk__op_attrs *attrs, const int64_t *x, const in
     v.yw = v.ow / v.pool;
     v.cg = v.c / v.groups;
     v.og = v.o / v.groups;
-    v.panels = tiles_of(v.og, NR);
+    v.panels = tiles_of(v.og, PANEL_COLUMNS);
     v.whole_c = v.c, v.whole_o = v.o, v.whole_groups = v.groups;
     v.activation = attrs->activation;
     v.relu = v.activation == LK__RELU;
@@ -61,7 +61,7 @@ static inline conv whole_conv(const conv *v)
     conv w = *v;
     w.c = v->whole_c, w.o = v->whole_o, w.groups = v->whole_groups;
     w.cg = w.c / w.groups, w.og = w.o / w.groups;
-    w.panels = tiles_of(w.og, NR);
+    w.panels = tiles_of(w.og, PANEL_COLUMNS);
     return w;
 }
 
@@ -73,14 +73,14 @@ typedef struct window {
 
 /* to[r][q][0…width) = channels first … first+width of the image (h, w, c); zeros past its last channel. */
 #define copy_window KERNEL(copy_window)
-void copy_window(REAL *to, window at, const ELEMENT *image, int64_t h, int64_t w, int64_t c, int64_t first,
+void copy_window(PACKED *to, window at, const ELEMENT *image, int64_t h, int64_t w, int64_t c, int64_t first,
                  int64_t width);
 
 /* to[pixel * patch_step + …]: the kh*kw*cg values under the kernel, in the order (row, column, channel), then one, then
  * zeros up to patch_deep. from is a window of x with `columns` columns of cg channels; up to VL past its end is read,
  * and up to MR + VL past the last patch is written. */
 #define copy_patches KERNEL(copy_patches)
-void copy_patches(REAL *to, const conv *v, const REAL *from, int64_t columns, int64_t rows);
+void copy_patches(REAL *to, const conv *v, const PACKED *from, int64_t columns, int64_t rows);
 
 static inline int64_t patch_deep(const conv *v) { return round_to(v->kh * v->kw * v->cg + 1, MR); }
 static inline int64_t patch_step(const conv *v) { return round_to(patch_deep(v), VL); }
@@ -97,7 +97,7 @@ bool argmax_patches_fit(const conv *v);
 /* The gradient before the pool, at the window's pixels and the channels first … first+channels of dy, zero outside:
  * to[channel / width * block + pixel * width + channel % width]. index may be NULL when there is no pool. */
 #define expand_window KERNEL(expand_window)
-void expand_window(REAL *to, window at, const conv *v, const ELEMENT *dy, const uint8_t *index, int64_t first,
+void expand_window(PACKED *to, window at, const conv *v, const ELEMENT *dy, const uint8_t *index, int64_t first,
                    int64_t channels, int64_t width, int64_t block);
 
 /* Positions of maxima, VL bytes in memory, as REALs: GCC 12 fails on blends of 64-bit integers for plain x86-64. */
@@ -175,14 +175,15 @@ void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channel
 void micro_pool(int64_t windows, const REAL *const *a, const runs *r, const REAL *b, const REAL *start, bool relu,
                 ELEMENT *y, uint8_t *index, int64_t step);
 
-/* sum[0…NR) += (or =, to start) the sum of `rows` rows of NR: part of a bias gradient. */
-static inline void add_rows(REAL *sum, const REAL *from, int64_t rows, bool start)
+/* sum[0…PANEL_COLUMNS) += (or =, to start) the sum of `rows` rows of so many: part of a bias gradient. */
+static inline void add_rows(REAL *sum, const PACKED *from, int64_t rows, bool start)
 {
-    vec total[NV];
-    for (int j = 0; j < NV; j++) total[j] = splat(0);
+    enum { VECTORS = PANEL_COLUMNS / VL };
+    vec total[VECTORS];
+    for (int j = 0; j < VECTORS; j++) total[j] = splat(0);
     for (int64_t i = 0; i < rows; i++)
-        for (int j = 0; j < NV; j++) total[j] += load(from + i * NR + j * VL);
-    for (int j = 0; j < NV; j++) store(sum + j * VL, start ? total[j] : load(sum + j * VL) + total[j]);
+        for (int j = 0; j < VECTORS; j++) total[j] += load(from + i * PANEL_COLUMNS + j * VL);
+    for (int j = 0; j < VECTORS; j++) store(sum + j * VL, start ? total[j] : load(sum + j * VL) + total[j]);
 }
 
 /* Convolutions whose sums consist of parts, or are not rounded (conv_sum.c): conv2d or, input, conv2d_grad_input. */
@@ -193,8 +194,41 @@ size_t conv_parts_workspace(const lk__kernel_call *call, bool input, int threads
 #define conv_run_parts KERNEL(conv_run_parts)
 void conv_run_parts(const lk__kernel_call *call, bool input);
 
-/* Weights as panels of og: to[g][panel][(row, column, channel)][NR]. */
+/* ---- products of patches and weights (conv_multiply.c, conv_multiply_matrix.c) ---- */
+
+/* A patch is r->runs runs of r->length elements, a_run apart. In a panel of weights a run has whole units of k: those
+ * that are missing, and those after the last run, are zero. Up to CONV_RUN_UNIT elements past a run are read. */
+#if MATRIX
+enum { CONV_RUN_UNIT = MATRIX_A_GROUP < 4 ? MATRIX_A_GROUP : 4 };
+#else
+enum { CONV_RUN_UNIT = 1 };
+#endif
+static inline int64_t conv_run_depth(int64_t length) { return round_to(length, CONV_RUN_UNIT); }
+static inline int64_t conv_depth(const runs *r) { return packed_depth(r->runs * conv_run_depth(r->length)); }
+
+#if MATRIX
+/* Row k of a panel's column. */
+static inline PACKED *conv_weight_at(PACKED *panel, int64_t k, int64_t column)
+{
+    return panel + (k / MATRIX_B_GROUP * MATRIX_COLUMNS + column) * MATRIX_B_GROUP + k % MATRIX_B_GROUP;
+}
+#endif
+
+/* to[i][j] = start[j] + Σ patch i, from from[i] on, times column j, for i < count, j < columns. weights: panels of
+ * PANEL_COLUMNS columns and conv_depth rows; start: as many, or NULL: zeros. scratch: conv_scratch(r) elements. */
+typedef struct conv_product {
+    runs          r;
+    const PACKED *weights;
+    const REAL   *start;
+    int64_t       columns;
+} conv_product;
+#define conv_multiply KERNEL(conv_multiply)
+void conv_multiply(const conv_product *p, int64_t count, const PACKED *const *from, REAL *const *to, PACKED *scratch);
+#define conv_scratch KERNEL(conv_scratch)
+int64_t conv_scratch(const runs *r);
+
+/* Weights as panels of og: [g][panel], the rows of a panel (row, column, channel). */
 #define pack_weights KERNEL(pack_weights)
-void pack_weights(const conv *v, const ELEMENT *w, REAL *to, lk__pool *pool);
+void pack_weights(const conv *v, const ELEMENT *w, PACKED *to, lk__pool *pool);
 
 #endif

@@ -4,7 +4,7 @@
  * multiplied in place, kernel row by kernel row. With a pool, pixels are processed window by window; a window of 2×2 is
  * pooled in registers, otherwise a strip of windows stays in cache until it is pooled, and only pooled values and the
  * positions of maxima are written to memory. Where ELEMENT is narrower than REAL, x is always copied and y always goes
- * through strips. */
+ * through strips. With a matrix instruction set, the patches of a strip are packed. */
 #include "device/cpu/winograd.h"
 
 /* elements of x and pixels that a band aims at; pixels of a strip */
@@ -15,7 +15,8 @@ typedef struct plan {
     bool    copies; /* of x: padding, groups, another type; otherwise x is read in place */
     bool    pooled; /* in registers: windows of 2×2, whole panels; a part's last panel may have less */
     bool    strips; /* results go through a worker's scratch: another pool, another type */
-    int64_t deep;   /* K of the product */
+    runs    r;      /* of a patch */
+    int64_t deep;   /* rows of a panel of weights */
     int64_t band;   /* rows of the convolution in a band, whole pool windows */
     int64_t bands;
     int64_t columns;        /* of the window */
@@ -32,17 +33,18 @@ static plan plan_of(const lk__kernel_call *call)
     conv *v = &p.v;
     p.copies = NARROW || v->padding > 0 || v->groups > 1;
     /* The other way adds a large panel in parts, so that both give other bits. */
-    p.pooled = MR % 4 == 0 && v->pool == 2 && v->whole_o / v->whole_groups % NR == 0;
+    p.pooled = !MATRIX && MR % 4 == 0 && v->pool == 2 && v->whole_o / v->whole_groups % NR == 0;
     p.strips = !p.pooled && (NARROW || v->pool > 1);
     p.columns = v->w + 2 * v->padding;
-    p.deep = v->kh * v->kw * v->cg;
+    p.r = (runs){.runs = v->kh, .length = v->kw * v->cg, .a_run = p.columns * v->cg};
+    p.deep = conv_depth(&p.r);
     int64_t used = v->yh * v->pool; /* rows and columns that the pool omits are not computed */
     int64_t rows = min64(BAND / max64(1, v->stride * p.columns * v->cg), tiles_of(PIXELS, max64(1, v->yw * v->pool)));
     rows = max64(v->pool, rows / v->pool * v->pool);
     p.band = round_to(tiles_of(used, max64(1, tiles_of(used, rows))), v->pool);
     p.bands = tiles_of(used, max64(1, p.band));
     p.strip = max64(1, STRIP / (v->pool * v->pool)) * v->pool * v->pool;
-    p.window = p.copies ? band_rows(&p, p.band) * p.columns * v->cg : 0;
+    p.window = p.copies ? band_rows(&p, p.band) * p.columns * v->cg + CONV_RUN_UNIT : 0;
     p.result = p.strips ? p.strip * v->og : 0;
     return p;
 }
@@ -50,11 +52,12 @@ static plan plan_of(const lk__kernel_call *call)
 static size_t scratch_of(const plan *p)
 {
     size_t pointers = lk__round_up((size_t)(pixels_of(p, p->band) * 2) * sizeof(void *), LK__ALIGN);
-    return space_of(p->window) + space_of(p->result) + pointers;
+    return packed_space_of(p->window) + packed_space_of(conv_scratch(&p->r)) + space_of(p->result) + pointers;
 }
 
-static size_t weights_of(const plan *p) { return space_of(p->v.groups * p->v.panels * NR * p->deep); }
-static size_t bias_of(const plan *p) { return space_of(p->v.groups * p->v.panels * NR); }
+static int64_t columns_of(const plan *p) { return p->v.groups * p->v.panels * PANEL_COLUMNS; }
+static size_t  weights_of(const plan *p) { return packed_space_of(columns_of(p) * p->deep); }
+static size_t  bias_of(const plan *p) { return space_of(columns_of(p)); }
 
 size_t KERNEL(conv2d_workspace)(const lk__kernel_call *call, int threads)
 {
@@ -67,13 +70,14 @@ size_t KERNEL(conv2d_workspace)(const lk__kernel_call *call, int threads)
 typedef struct job {
     plan                   p;
     const lk__kernel_call *call;
-    const REAL            *weights, *bias; /* bias: padded to whole panels for each group */
+    const PACKED          *weights;
+    const REAL            *bias; /* padded to whole panels for each group */
     char                  *scratch;
     size_t                 per_worker;
 } job;
 
 /* The address of each pixel's values, pool window by pool window; without a pool row by row. */
-static void list_pixels(const plan *p, const REAL *image, int64_t rows, const REAL **from)
+static void list_pixels(const plan *p, const PACKED *image, int64_t rows, const PACKED **from)
 {
     const conv *v = &p->v;
     int64_t     pool = v->pool, down = v->stride * p->columns * v->cg, right = v->stride * v->cg;
@@ -84,17 +88,15 @@ static void list_pixels(const plan *p, const REAL *image, int64_t rows, const RE
 }
 
 /* All panels of `count` pixels. */
-static void multiply(const job *job, int64_t group, const REAL **from, REAL **to, int64_t count)
+static void multiply(const job *job, int64_t group, const PACKED **from, REAL **to, int64_t count, PACKED *packed)
 {
-    const plan *p = &job->p;
-    const conv *v = &p->v;
-    runs        how = {.runs = v->kh, .length = v->kw * v->cg, .a_run = p->columns * v->cg};
-    for (int64_t panel = 0; panel < v->panels; panel++) {
-        int64_t at = group * v->panels + panel;
-        micro_nn(count, from, &how, job->weights + at * p->deep * NR, job->bias + at * NR, to, panel * NR,
-                 min64(NR, v->og - panel * NR));
-    }
+    const plan  *p = &job->p;
+    int64_t      column = group * p->v.panels * PANEL_COLUMNS;
+    conv_product product = {p->r, job->weights + column * p->deep, job->bias + column, p->v.og};
+    conv_multiply(&product, count, from, to, packed);
 }
+
+#if !MATRIX
 
 /* What is pooled in registers: a panel's operands, its channels that exist, and the tile's results. */
 typedef struct pooled_panel {
@@ -131,7 +133,7 @@ static void multiply_pooled(const job *job, int64_t group, const REAL **from, in
     for (int64_t panel = 0; panel < v->panels; panel++) {
         int64_t      at = group * v->panels + panel;
         pooled_panel q = {.channels = v->og - panel * NR, .y = y + panel * NR};
-        q.how = (runs){.runs = v->kh, .length = v->kw * v->cg, .a_run = p->columns * v->cg};
+        q.how = p->r;
         q.weights = job->weights + at * p->deep * NR;
         q.bias = job->bias + at * NR;
         q.index = index ? index + panel * NR : NULL;
@@ -141,6 +143,7 @@ static void multiply_pooled(const job *job, int64_t group, const REAL **from, in
             multiply_pooled_edge(v, &q, from, windows);
     }
 }
+#endif
 
 /* A strip's results, from pixel i of the tile on: pooled, or only rounded. y and index are the tile's. */
 static void finish_strip(const plan *p, REAL *result, int64_t i, int64_t count, ELEMENT *y, uint8_t *index)
@@ -162,20 +165,21 @@ static void finish_strip(const plan *p, REAL *result, int64_t i, int64_t count, 
 
 static void run_tile(void *argument, int64_t tile, int worker)
 {
-    const job   *job = argument;
-    const plan  *p = &job->p;
-    const conv  *v = &p->v;
-    int64_t      group = tile % v->groups, band = tile / v->groups % p->bands, n = tile / v->groups / p->bands;
-    int64_t      first = band * p->band, rows = min64(p->band, v->yh * v->pool - first), pixels = pixels_of(p, rows);
-    char        *scratch = job->scratch + (size_t)worker * job->per_worker;
-    REAL        *copy = (REAL *)scratch, *result = (REAL *)(scratch + space_of(p->window));
-    const REAL **from = (const REAL **)(scratch + space_of(p->window) + space_of(p->result));
-    REAL       **to = (REAL **)(from + pixels);
-    int64_t      at = (n * v->yh + first / v->pool) * v->yw * v->o + group * v->og;
-    uint8_t     *index = optional_out(job->call, 1);
+    const job     *job = argument;
+    const plan    *p = &job->p;
+    const conv    *v = &p->v;
+    int64_t        group = tile % v->groups, band = tile / v->groups % p->bands, n = tile / v->groups / p->bands;
+    int64_t        first = band * p->band, rows = min64(p->band, v->yh * v->pool - first), pixels = pixels_of(p, rows);
+    char          *scratch = job->scratch + (size_t)worker * job->per_worker;
+    PACKED        *copy = (PACKED *)scratch, *packed = (PACKED *)(scratch + packed_space_of(p->window));
+    REAL          *result = (REAL *)((char *)packed + packed_space_of(conv_scratch(&p->r)));
+    REAL         **to = (REAL **)((char *)result + space_of(p->result));
+    const PACKED **from = (const PACKED **)(to + pixels);
+    int64_t        at = (n * v->yh + first / v->pool) * v->yw * v->o + group * v->og;
+    uint8_t       *index = optional_out(job->call, 1);
 
     const ELEMENT *x = (const ELEMENT *)job->call->in[0].data + n * v->h * v->w * v->c;
-    const REAL    *image = (const REAL *)(const void *)(x + first * v->stride * v->w * v->c);
+    const PACKED  *image = (const PACKED *)(const void *)(x + first * v->stride * v->w * v->c);
     if (p->copies) {
         window rectangle = {first * v->stride - v->padding, -v->padding, band_rows(p, rows), p->columns};
         copy_window(copy, rectangle, x, v->h, v->w, v->c, group * v->cg, v->cg);
@@ -183,23 +187,25 @@ static void run_tile(void *argument, int64_t tile, int worker)
     }
     list_pixels(p, image, rows, from);
     if (index) index += at;
+#if !MATRIX
     if (p->pooled) {
         multiply_pooled(job, group, from, pixels / 4, (ELEMENT *)job->call->out[0].data + at, index);
         return;
     }
+#endif
     if (p->strips) {
         ELEMENT *y = (ELEMENT *)job->call->out[0].data + at;
         for (int64_t i = 0; i < min64(pixels, p->strip); i++) to[i] = result + i * v->og;
         for (int64_t i = 0; i < pixels; i += p->strip) {
             int64_t count = min64(p->strip, pixels - i);
-            multiply(job, group, from + i, to, count);
+            multiply(job, group, from + i, to, count, packed);
             finish_strip(p, result, i, count, y, index);
         }
         return;
     }
     REAL *y = (REAL *)job->call->out[0].data + at;
     for (int64_t i = 0; i < pixels; i++) to[i] = y + i * v->o;
-    multiply(job, group, from, to, pixels);
+    multiply(job, group, from, to, pixels, packed);
     for (int64_t i = 0; v->activation && i < (v->groups == 1 ? 1 : pixels); i++) {
         int64_t count = v->groups == 1 ? pixels * v->o : v->og;
         if (v->relu)
@@ -224,11 +230,12 @@ void KERNEL(conv2d)(const lk__kernel_call *call)
         return;
     }
     char          *workspace = call->workspace;
-    REAL          *weights = (REAL *)workspace, *bias = (REAL *)(workspace + weights_of(p));
+    PACKED        *weights = (PACKED *)workspace;
+    REAL          *bias = (REAL *)(workspace + weights_of(p));
     const ELEMENT *b = optional_in(call, 2);
     pack_weights(v, call->in[1].data, weights, call->pool);
     memset(bias, 0, bias_of(p));
-    for (int64_t g = 0; b && g < v->groups; g++) copy_wide(bias + g * v->panels * NR, b + g * v->og, v->og);
+    for (int64_t g = 0; b && g < v->groups; g++) copy_wide(bias + g * v->panels * PANEL_COLUMNS, b + g * v->og, v->og);
     job.weights = weights;
     job.bias = bias;
     job.scratch = workspace + weights_of(p) + bias_of(p);

@@ -11,6 +11,8 @@
  *   MATRIX_STATE                     if it is defined: variables of these two, which micro_large_matrix.c has
  * and, where LK__MATRIX_TILE is defined before it is included:
  *   matrix_block                     a tile's sum over one block of k
+ *   MATRIX_NARROW                    1: matrix_narrow, the same of 4 or 8 columns of a panel, has fewer instructions;
+ *                                    0: the missing columns of a tile are computed, too
  *   matrix_take_columns              packs a group of B_GROUP k's of 4 columns that are contiguous along the columns
  *   matrix_sums, matrix_dot, matrix_store_sums, matrix_add_rows, MATRIX_DOT_COLUMNS, MATRIX_VECTOR   for skinny
  *                                    products (skinny_matrix.c)
@@ -25,6 +27,7 @@
 #include "device/cpu/cpu.h"
 
 #define MATRIX_SKINNY 1
+#define MATRIX_NARROW 1
 
 /* 24 accumulators of 2 × 2 sums, 4 vectors of A and at least one of B fit the 32 registers; two rows or columns of four
  * k's are a vector. */
@@ -118,6 +121,39 @@ INLINE void matrix_block(const ELEMENT *a, int64_t depth, const ELEMENT *b, cons
     for (int i = 0; i < MATRIX_ROWS; i++) {
         UNROLL
         for (int j = 0; j < PAIRS_OF_COLUMNS; j += 2) {
+            float      *to = c + i * c_row + 2 * j;
+            float32x4_t row = join_rows(sum[i / 2][j], sum[i / 2][j + 1], i % 2);
+            vst1q_f32(to, add ? vaddq_f32(vld1q_f32(to), row) : row);
+        }
+    }
+}
+
+/* The same of the first `columns` columns of B's panel, 4 or 8, and of `panels` of A's: two of them with 4 columns, so
+ * that there are enough sums for the latency of the instruction. */
+INLINE void matrix_narrow(const int panels, const int columns, const ELEMENT *a, int64_t a_panel, int64_t depth,
+                          const ELEMENT *b, const bool add, REAL *c, int64_t c_row)
+{
+    float32x4_t sum[2 * PAIRS_OF_ROWS][PAIRS_OF_COLUMNS];
+    UNROLL
+    for (int i = 0; i < panels * PAIRS_OF_ROWS; i++) {
+        UNROLL
+        for (int j = 0; j < columns / 2; j++) sum[i][j] = vdupq_n_f32(0);
+    }
+    for (int64_t k = 0; k < depth; k += 4, a += 4 * MATRIX_ROWS, b += 4 * MATRIX_COLUMNS) {
+        eight_bf16 pairs[PAIRS_OF_COLUMNS];
+        UNROLL
+        for (int j = 0; j < columns / 2; j++) pairs[j] = load_eight(b + 8 * j);
+        UNROLL
+        for (int i = 0; i < panels * PAIRS_OF_ROWS; i++) {
+            eight_bf16 rows = load_eight(a + i / PAIRS_OF_ROWS * a_panel + i % PAIRS_OF_ROWS * 8);
+            UNROLL
+            for (int j = 0; j < columns / 2; j++) sum[i][j] = add_2x2(sum[i][j], rows, pairs[j]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < panels * MATRIX_ROWS; i++) {
+        UNROLL
+        for (int j = 0; j < columns / 2; j += 2) {
             float      *to = c + i * c_row + 2 * j;
             float32x4_t row = join_rows(sum[i / 2][j], sum[i / 2][j + 1], i % 2);
             vst1q_f32(to, add ? vaddq_f32(vld1q_f32(to), row) : row);

@@ -9,6 +9,7 @@
 #include "device/cpu/cpu.h"
 
 #define MATRIX_SKINNY 0
+#define MATRIX_NARROW 0
 
 enum { MATRIX_ROWS = 32, MATRIX_COLUMNS = 32, MATRIX_A_GROUP = 32, MATRIX_B_GROUP = 2, MATRIX_UNIT = 32 };
 /* Of a register: rows, and 16 f32 or pairs of bf16 in each. */

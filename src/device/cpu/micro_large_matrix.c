@@ -37,11 +37,50 @@ static void store_part_of_tile(const REAL *tile, int64_t m, int64_t n, bool add,
             c[i * c_row + j] = add ? c[i * c_row + j] + tile[i * MATRIX_COLUMNS + j] : tile[i * MATRIX_COLUMNS + j];
 }
 
+#if MATRIX_NARROW
+static __attribute__((noinline)) void narrow_4(const PACKED *a, int64_t a_panel, int64_t depth, const PACKED *b,
+                                               bool add, REAL *c, int64_t c_row)
+{
+    if (add)
+        matrix_narrow(2, 4, a, a_panel, depth, b, true, c, c_row);
+    else
+        matrix_narrow(2, 4, a, a_panel, depth, b, false, c, c_row);
+}
+static __attribute__((noinline)) void narrow_8(const PACKED *a, int64_t a_panel, int64_t depth, const PACKED *b,
+                                               bool add, REAL *c, int64_t c_row)
+{
+    if (add)
+        matrix_narrow(1, 8, a, a_panel, depth, b, true, c, c_row);
+    else
+        matrix_narrow(1, 8, a, a_panel, depth, b, false, c, c_row);
+}
+
+/* Whole panels of rows of 4 or 8 columns; returns how many rows are done. */
+static int64_t multiply_narrow(int64_t m, const PACKED *a, int64_t a_panel, int64_t depth, const PACKED *b, bool add,
+                               REAL *c, int64_t c_row, int64_t n)
+{
+    int64_t i = 0;
+    for (; n == 4 && i + 2 * MATRIX_ROWS <= m; i += 2 * MATRIX_ROWS)
+        narrow_4(a + i / MATRIX_ROWS * a_panel, a_panel, depth, b, add, c + i * c_row, c_row);
+    for (; n == 8 && i + MATRIX_ROWS <= m; i += MATRIX_ROWS)
+        narrow_8(a + i / MATRIX_ROWS * a_panel, a_panel, depth, b, add, c + i * c_row, c_row);
+    return i;
+}
+#else
+static int64_t multiply_narrow(int64_t m, const PACKED *a, int64_t a_panel, int64_t depth, const PACKED *b, bool add,
+                               REAL *c, int64_t c_row, int64_t n)
+{
+    (void)m, (void)a, (void)a_panel, (void)depth, (void)b, (void)add, (void)c, (void)c_row, (void)n;
+    return 0;
+}
+#endif
+
 void micro_large(int64_t m, const PACKED *a, int64_t a_panel, int64_t depth, const PACKED *b, bool add, REAL *c,
                  int64_t c_row, int64_t n)
 {
-    int64_t i = 0;
+    int64_t i = n < MATRIX_COLUMNS ? multiply_narrow(m, a, a_panel, depth, b, add, c, c_row, n) : 0;
     REAL    tile[TILE];
+    a += i / MATRIX_ROWS * a_panel;
     for (; n == MATRIX_COLUMNS && i + MATRIX_ROWS <= m; i += MATRIX_ROWS, a += a_panel)
         sum_tile(a, depth, b, add, c + i * c_row, c_row);
     for (; i < m; i += MATRIX_ROWS, a += a_panel) {

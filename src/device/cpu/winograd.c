@@ -3,6 +3,8 @@
 #include "device/cpu/winograd.h"
 #include "device/cpu/unscheduled.h"
 
+#if HAS_WINOGRAD
+
 bool winograd_fits(const conv *v)
 {
     int64_t tiles = tiles_of(v->oh, 4) * tiles_of(v->ow, 4);
@@ -171,3 +173,5 @@ void transform_weights(const conv *v, const ELEMENT *w, bool backward, int64_t p
         for (int64_t i = 0; i < rows; i++, to += NR) transform_taps(taps + i * 9 * NR, backward, to, plane);
     }
 }
+
+#endif

@@ -24,10 +24,21 @@
 
 enum { PLANES = 36, SKEW = 16 }; /* products of a tile; elements between planes, so that they do not share cache sets */
 
+/* With a matrix instruction set the direct product takes less time, and its bound does not grow by the transforms. */
+#define HAS_WINOGRAD !MATRIX
+
 /* Whether the three kernels use it: depends on the shape of an image and the whole weights alone, not on the batch nor
  * on the part. A part's channels are padded to whole vectors. */
+#if HAS_WINOGRAD
 #define winograd_fits KERNEL(winograd_fits)
 bool winograd_fits(const conv *v);
+#else
+static inline bool winograd_fits(const conv *v)
+{
+    (void)v;
+    return false;
+}
+#endif
 
 /* A block of tiles that is processed at once: `units` bands of `band` tile rows, numbered across the images. */
 typedef struct tiling {

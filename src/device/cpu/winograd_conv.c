@@ -9,13 +9,15 @@
 
 #include "device/cpu/winograd.h"
 
+#if HAS_WINOGRAD
+
 enum {
     TILES = 16,      /* of a block: a panel's products (36 × 16 × NR) stay in the first-level cache on NEON */
     MANY = 32 << 10, /* filters: more are transformed for each block */
     ROWS = 64,       /* of a panel of many filters that are transformed at a time: 36 × 64 × NR elements */
     /* elements of a block's transformed tiles: about half of the second-level cache (2 MiB with AVX-512) */
     CACHED = VL * 18432,
-    MOST = 64  /* tiles of such a block */
+    MOST = 64 /* tiles of such a block */
 };
 
 typedef struct plan {
@@ -332,3 +334,5 @@ void winograd_run(const lk__kernel_call *call, const conv *v, bool backward)
     lk__pool_run(call->pool, p->panels, transform_panel, &job);
     lk__pool_run(call->pool, tiles_of(v->n * p->t.bands, p->t.units), run_block, &job);
 }
+
+#endif

@@ -2,6 +2,8 @@
  * transformed x and dy over its tiles; the planes are summed over a chunk's images and transformed to 3×3 taps once. */
 #include "device/cpu/winograd.h"
 
+#if HAS_WINOGRAD
+
 enum {
     LARGEST = 16 << 10, /* elements of one plane of a tile's sums: 36 of them about fit into the second-level cache */
     CHANNELS = 64 /* of x, where it has more, that are summed at a time: also its transformed tiles are in that cache */
@@ -140,3 +142,5 @@ void winograd_weight_sum(const lk__kernel_call *call, const conv *v, int64_t fir
         sum_channels(&job);
     }
 }
+
+#endif
