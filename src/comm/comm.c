@@ -320,11 +320,13 @@ static lk_status make_group(lk_comm *c, const lk__comm_member *all, const int *r
     g->backend = size == 1 ? &lk__backend_self : c->backend;
     status = lk__comm_set_world(g, c, ranks);
     if (status >= 0) status = size == 1 ? g->backend->create(g, NULL) : c->backend->split(c, g, all, ranks);
-    if (status < 0)
-        lk__comm_drop(g);
-    else
+    if (status >= 0) {
         *group = g;
-    return status;
+        return status;
+    }
+    lk__comm_drop(g);
+    /* Where the parent failed, a rank that the new group misses left because of that, and is not the cause. */
+    return lk_comm_status(c) < 0 ? lk__comm_report_failure(c) : status;
 }
 
 lk_status lk_comm_split_at(lk_site site, lk_comm *c, int colour, int key, lk_comm **group)

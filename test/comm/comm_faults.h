@@ -476,20 +476,9 @@ static lk_status run_random_calls(lk_comm *comm, char *ordinary, char *symmetric
     }
 }
 
-/* Symmetric memory, again and again, until that fails. */
-static lk_status run_allocations(lk_comm *comm)
-{
-    for (size_t bytes = 1;; bytes = bytes % 100000 * 7 + 1) {
-        void     *memory;
-        lk_status status = lk_comm_alloc(comm, bytes, &memory);
-        if (status < 0) return status;
-        lk_comm_release(comm, memory);
-    }
-}
-
 typedef struct fault_round {
-    int      ranks, victim, signal;
-    bool     allocates;
+    int ranks, victim, signal;
+    lk_status (*calls)(lk_comm *comm); /* NULL: random ones */
     uint64_t seed;
     char     job[64];
 } fault_round;
@@ -520,8 +509,7 @@ static int run_fault_rank(const fault_round *w, int rank, int ready)
     if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, &comm_config, &comm) < 0) return 10;
     if (lk_comm_alloc(comm, 2 * BYTES, &symmetric) < 0) return 11;
     if (write(ready, "r", 1) != 1) return 12;
-    lk_status status =
-                  w->allocates ? run_allocations(comm) : run_random_calls(comm, ordinary, symmetric, BYTES, w->seed),
+    lk_status status = w->calls ? w->calls(comm) : run_random_calls(comm, ordinary, symmetric, BYTES, w->seed),
               want = w->signal == SIGSTOP ? LK_ETIMEOUT : LK_EIO;
     const char *text = lk_comm_error(comm);
     snprintf(named, sizeof named, "rank %d of %d", w->victim, w->ranks);

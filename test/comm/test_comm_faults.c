@@ -441,12 +441,46 @@ static int lines_with(const char *path, const char *word)
     return count;
 }
 
+/* ---- killed while groups share memory or are created ---- */
+
+/* Symmetric memory, again and again, until that fails. */
+static lk_status run_allocations(lk_comm *comm)
+{
+    for (size_t bytes = 1;; bytes = bytes % 100000 * 7 + 1) {
+        void     *memory;
+        lk_status status = lk_comm_alloc(comm, bytes, &memory);
+        if (status < 0) return status;
+        lk_comm_release(comm, memory);
+    }
+}
+
+/* Groups of two neighbours, again and again, until that fails. */
+static lk_status run_splits(lk_comm *comm)
+{
+    for (;;) {
+        lk_comm  *group;
+        lk_status status = lk_comm_split(comm, lk_comm_rank(comm) / 2, 0, &group);
+        if (status < 0) return status;
+        lk_comm_free(group);
+    }
+}
+
 static void survivors_of_a_rank_killed_while_it_allocates_name_it(void)
 {
     for (int i = 0; i < 5 * rounds; i++) {
-        fault_round w = {.ranks = 2 + i % 3, .signal = SIGKILL, .allocates = true, .seed = (uint64_t)i + 1000};
+        fault_round w = {.ranks = 2 + i % 3, .signal = SIGKILL, .calls = run_allocations, .seed = (uint64_t)i + 1000};
         w.victim = (int)(number_bits(w.seed, 78) % (uint64_t)w.ranks);
         snprintf(w.job, sizeof w.job, "allocations-%ld-%d", (long)getpid(), i);
+        run_fault_round(&w);
+    }
+}
+
+static void survivors_of_a_rank_killed_while_it_splits_name_it(void)
+{
+    for (int i = 0; i < 5 * rounds; i++) {
+        fault_round w = {.ranks = 2 + i % 4, .signal = SIGKILL, .calls = run_splits, .seed = (uint64_t)i + 2000};
+        w.victim = (int)(number_bits(w.seed, 78) % (uint64_t)w.ranks);
+        snprintf(w.job, sizeof w.job, "splits-%ld-%d", (long)getpid(), i);
         run_fault_round(&w);
     }
 }
@@ -463,6 +497,7 @@ int main(int argc, char **argv)
     }
     RUN(survivors_of_a_killed_or_stopped_rank_name_it);
     RUN(survivors_of_a_rank_killed_while_it_allocates_name_it);
+    RUN(survivors_of_a_rank_killed_while_it_splits_name_it);
     if (argc <= 1) {
         RUN(a_mismatch_fails_on_every_rank_with_one_table);
         RUN(a_transfer_of_another_size_is_a_mismatch);

@@ -145,8 +145,7 @@ lk_status lk__shm_create(lk_comm *c, const lk__rendezvous_identity *identity, co
 
 /* ---- symmetric memory ---- */
 
-/* While memory is shared: whether another rank has died or left, or the group has failed. */
-static lk_status check_ranks(lk_comm *c)
+lk_status lk__shm_check_ranks(lk_comm *c)
 {
     lk__shm  *s = c->state;
     lk_status status = lk__shm_failure(s);
@@ -165,11 +164,16 @@ static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memo
     s->symmetric_ids++; /* equal on all ranks, even if this one fails */
     snprintf(name, sizeof name, "memory-%016llx", (unsigned long long)secret);
     snprintf(token, sizeof token, "%016llx", (unsigned long long)secret);
-    lk__rendezvous_local rendezvous = {c->context,  name,
-                                       token,       s->rank,
-                                       s->size,     (double)c->connect_ms / 1000,
-                                       NULL,        c,
-                                       check_ranks, lk__shm_nodes(s) > 1 ? lk__shm_place : NULL,
+    lk__rendezvous_local rendezvous = {c->context,
+                                       name,
+                                       token,
+                                       s->rank,
+                                       s->size,
+                                       (double)c->connect_ms / 1000,
+                                       NULL,
+                                       c,
+                                       lk__shm_check_ranks,
+                                       lk__shm_nodes(s) > 1 ? lk__shm_place : NULL,
                                        NULL};
     size_t               stride = lk__round_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
     lk_status            status = lk__rendezvous_share(&rendezvous, stride * (size_t)s->size, &base);

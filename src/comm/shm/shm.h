@@ -259,6 +259,8 @@ void      lk__shm_stalled(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t
  * it fails. */
 lk_status lk__shm_make(lk_comm *comm);
 lk_status lk__shm_begin(lk_comm *comm, lk__shm_mapping *mapping, int block);
+/* Fails the group if another rank has died or left. */
+lk_status lk__shm_check_ranks(lk_comm *comm);
 void      lk__shm_drop(lk_comm *comm); /* frees what lk__shm_make made */
 size_t    lk__shm_bytes(int size);
 void      lk__shm_leave_mapping(lk__shm *s);            /* this rank no longer uses its group's memory */

@@ -94,7 +94,8 @@ lk_status lk__shm_split_as(lk_comm *parent, lk_comm *c, const int *ranks, uint32
     atomic_fetch_add(&m->users, 1);
     if (c->rank > 0)
         (void)lk__rendezvous_commit(c->context, block_at(m, block), lk__shm_bytes(c->size)); /* its page tables */
-    return lk__shm_begin(c, m, block);
+    if ((status = lk__shm_begin(c, m, block)) < 0) (void)lk__shm_check_ranks(parent); /* whose rank it is, too */
+    return status;
 }
 
 lk_status lk__shm_split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, const int *ranks)
