@@ -74,7 +74,8 @@ static lk_status parse_axis(lk_context *c, const char *part, const char *end, lk
     for (int i = 0; i < g->count; i++)
         if (g->axes[i].axis == 1u << index) return lk__fail(c, LK_EINVAL, "the mesh names the axis %s twice", name);
     if (!equals)
-        return lk__fail(c, LK_EINVAL, "the mesh's axis %s has no extent: its number of ranks, as in %s=2", name, name);
+        return lk__fail(c, LK_EINVAL, "the mesh's axis %s has no extent: give its number of ranks, as in %s=2", name,
+                        name);
     lk__mesh_axis *axis = &g->axes[g->count];
     axis->axis = 1u << index;
     copy_part(equals + 1, end, extent, sizeof extent);

@@ -58,13 +58,11 @@ static lk__order_kind order_kind(const lk_sampler_config *c)
 static lk_status check_config(lk_context *context, const lk_sampler_config *c)
 {
     if (c->count < 0 || c->count > INT64_MAX / 32)
-        return lk__fail(context, LK_EINVAL, "a sampler over %lld samples is invalid: expected 0 to %lld",
-                        (long long)c->count, (long long)(INT64_MAX / 32));
-    if (c->world < 1)
-        return lk__fail(context, LK_EINVAL, "a sampler for %d ranks is invalid: expected at least 1", c->world);
+        return lk__fail(context, LK_EINVAL, "the sampler's count is %lld; expected 0 to %lld", (long long)c->count,
+                        (long long)(INT64_MAX / 32));
+    if (c->world < 1) return lk__fail(context, LK_EINVAL, "the sampler's world is %d; expected at least 1", c->world);
     if (c->rank < 0 || c->rank >= c->world)
-        return lk__fail(context, LK_EINVAL, "a sampler for rank %d of %d is invalid: expected 0 to %d", c->rank,
-                        c->world, c->world - 1);
+        return lk__fail(context, LK_EINVAL, "the sampler's rank is %d; expected 0 to %d", c->rank, c->world - 1);
     return LK_OK;
 }
 

@@ -185,7 +185,7 @@ static lk_status check_pipeline(lk_context *c, const lk_plan_config *config, con
     if (!lk_pipeline_schedule_name(config->parallel.pipeline_schedule))
         return lk__fail(c, LK_EINVAL, "unknown schedule %d of a pipeline", (int)config->parallel.pipeline_schedule);
     if (config->stages && lk__mesh_extent(mesh, LK_AXIS_PIPELINE) == 1)
-        return lk__fail(c, LK_EINVAL, "stages \"%s\" without an axis pipeline of several ranks in the mesh",
+        return lk__fail(c, LK_EINVAL, "stages is \"%s\", but the mesh has no axis pipeline with several ranks",
                         config->stages);
     if (config->parallel.micro_batches > LK__PIPELINE_PARTS && lk__mesh_extent(mesh, LK_AXIS_PIPELINE) > 1)
         return lk__fail(c, LK_EUNSUPPORTED, "%d micro-batches in a pipeline: at most %d are supported",

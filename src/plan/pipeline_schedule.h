@@ -1,6 +1,6 @@
 /* plan/pipeline_schedule.h - the order in which the stages of a pipeline compute the micro-batches of a step, and its
  * simulation: the lists of all stages run against each other, with the slots that they have, before the first step. A
- * list that would wait for ever or overwrite what is still needed is refused. */
+ * list that would deadlock or overwrite what is still needed is refused. */
 #ifndef LK__PLAN_PIPELINE_SCHEDULE_H
 #define LK__PLAN_PIPELINE_SCHEDULE_H
 

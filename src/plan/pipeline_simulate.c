@@ -114,8 +114,7 @@ static lk_status check_order(const simulation *s, const lk__pipeline_schedule_tr
             if ((s->at[cell(s, t->from, t->kind, a)] < s->at[cell(s, t->from, t->kind, b)]) !=
                 (s->at[cell(s, t->to, t->kind, a)] < s->at[cell(s, t->to, t->kind, b)]))
                 return lk__fail(s->context, LK_EINVAL,
-                                "the %s and the %s are in another order in stage %d, to which "
-                                "they send",
+                                "the %s and the %s are in a different order in stage %d, which receives from them",
                                 name_run(text, t->from, t->kind, a), name_run(other, t->from, t->kind, b), t->to);
     return LK_OK;
 }
@@ -198,7 +197,7 @@ static lk_status report_deadlock(const simulation *s, int stage)
     obstacle                         other = find_obstacle(s, o.stage, &begin);
     const lk__pipeline_schedule_run *wanted = run_of(s, other.stage, other.place);
     return lk__fail(s->context, LK_EINVAL,
-                    "the pipeline's schedule would wait for ever: the %s waits for the %s, and the %s, which comes "
+                    "the pipeline's schedule would deadlock: the %s waits for the %s, and the %s, which comes "
                     "before that, waits for the %s",
                     name_run(text[0], stage, waits->kind, waits->micro_batch),
                     name_run(text[1], o.stage, for_run->kind, for_run->micro_batch),

@@ -112,7 +112,7 @@ static lk_status check_read(walk *w, const lk__plan_access *a)
         content_text(w, a->space, &one->content, there, sizeof there);
         if (one->arrives) return fail(w, "reads %s, which a collective in flight writes", needed);
         if (one->content.value == a->content.value && one->content.origin != a->content.origin)
-            return fail(w, "reads %s from another place than it was written to", needed);
+            return fail(w, "reads %s from a different place than where it was written", needed);
         return fail(w, "reads %s, where %s is", needed, there);
     }
     if (at >= a->end) return LK_OK;

@@ -59,9 +59,10 @@ lk_status lk__step_set(lk_program *p, const lk_step *step)
         return lk__fail(p->context, LK_EINVAL, "steps are counted from 1, not %lld", (long long)step->step);
     double rate = step->rate == LK_RATE_OF_OPTIMIZER ? p->plan->lr : step->rate;
     if (!(rate >= 0) || !isfinite(rate))
-        return lk__fail(p->context, LK_EINVAL,
-                        "step %lld: the rate %g is not a finite number of 0 or more; LK_STEP_INIT sets the optimizer's",
-                        (long long)step->step, rate);
+        return lk__fail(
+            p->context, LK_EINVAL,
+            "step %lld: the rate is %g; expected a finite number of at least 0; LK_STEP_INIT sets the optimizer's",
+            (long long)step->step, rate);
     p->step = *step;
     p->step.rate = rate;
     return LK_OK;

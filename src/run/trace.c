@@ -24,7 +24,7 @@ lk_status lk__trace_create(lk_context *context, int64_t capacity, lk__trace **tr
 {
     *trace = NULL;
     if (capacity < 1 || capacity > INT64_MAX / (int64_t)sizeof(record) / 2)
-        return lk__fail(context, LK_EINVAL, "a trace of %lld events is invalid", (long long)capacity);
+        return lk__fail(context, LK_EINVAL, "the trace has an invalid capacity: %lld events", (long long)capacity);
     size_t     own_bytes = sizeof(lk__trace) + (size_t)capacity * sizeof(record);
     lk__trace *t = lk__alloc(context, LK_MEMORY_OTHER, own_bytes);
     if (!t) return LK_ENOMEM;

@@ -33,8 +33,7 @@ lk_status lk__trainer_check_config(lk_context *c, const lk_trainer_config *confi
     if (config->epochs < 0 || config->steps < 0 || (config->epochs == 0 && config->steps == 0))
         return lk__fail(c, LK_EINVAL, "a trainer needs a number of epochs or steps above 0");
     if (config->trace && config->trace_steps < 1)
-        return lk__fail(c, LK_EINVAL, "a trace of %lld steps is invalid: expected at least 1",
-                        (long long)config->trace_steps);
+        return lk__fail(c, LK_EINVAL, "trace_steps is %lld; expected at least 1", (long long)config->trace_steps);
     if (config->accumulate < 0 || config->leaves < 0 || config->check_every < 0)
         return lk__fail(c, LK_EINVAL, "accumulate, leaves and check_every must be 0 or more");
     if (config->leaves > LK__LEAVES_MOST || (config->leaves && config->leaves > config->batch))

@@ -192,7 +192,7 @@ static void a_text_that_is_no_mesh_is_explained(void)
         {"", 0, 0, LK_EINVAL, "an axis of the mesh has no name; axes are written as in data=2,tensor=4"},
         {"data=2,", 0, 0, LK_EINVAL, "has no name"},
         {"=2", 0, 0, LK_EINVAL, "has no name"},
-        {"data", 0, 0, LK_EINVAL, "the mesh's axis data has no extent: its number of ranks, as in data=2"},
+        {"data", 0, 0, LK_EINVAL, "the mesh's axis data has no extent: give its number of ranks, as in data=2"},
         {"data=", 0, 0, LK_EINVAL,
          "the extent of the mesh's axis data is '': expected a number of ranks of at least 1"},
         {"data=0", 0, 0, LK_EINVAL, "data is '0'"},

@@ -198,11 +198,11 @@ static void invalid_configs_are_refused(void)
         CHECK(!sampler);                                                                        \
     } while (0)
     REFUSED(c.size = 0, "LK_SAMPLER_CONFIG_INIT");
-    REFUSED(c.count = -1, "-1 samples");
-    REFUSED(c.count = INT64_MAX, "9223372036854775807 samples");
-    REFUSED(c.world = 0, "0 ranks");
-    REFUSED(c.rank = 1, "rank 1 of 1");
-    REFUSED(c.rank = -1, "rank -1");
+    REFUSED(c.count = -1, "count is -1");
+    REFUSED(c.count = INT64_MAX, "count is 9223372036854775807");
+    REFUSED(c.world = 0, "world is 0");
+    REFUSED(c.rank = 1, "rank is 1; expected 0 to 0");
+    REFUSED(c.rank = -1, "rank is -1");
     const int64_t *indices = &good.count;
     int64_t        count = 5;
     sampler = make_sampler(&good);

@@ -150,7 +150,7 @@ static void broken_schedules_are_refused(void)
     /* stage 0: F0 F1 B0 F2 B1 B2; stage 1: F0 B0 F1 B1 F2 B2 */
     BROKEN(shape, swap(&l, 0, 1, 2); swap(&l, 1, 1, 2); l.stages[1].slots = 2; set(&l, 1, 1, F, 1, 1);
            set(&l, 1, 3, B, 1, 1),
-           "would wait for ever: the forward of micro-batch 1 of stage 1 waits for the forward of micro-batch 1 of "
+           "would deadlock: the forward of micro-batch 1 of stage 1 waits for the forward of micro-batch 1 of "
            "stage 0, and the backward of micro-batch 0 of stage 0, which comes before that, waits for the backward of "
            "micro-batch 0 of stage 1");
     BROKEN(shape, set(&l, 0, 3, F, 2, 1),
@@ -168,8 +168,8 @@ static void broken_schedules_are_refused(void)
            "1");
     BROKEN(shape, set(&l, 0, 4, B, 2, 0);
            set(&l, 0, 5, B, 1, 1),
-           "the backward of micro-batch 1 of stage 1 and the backward of micro-batch 2 of stage 1 are in another order "
-           "in stage 0");
+           "the backward of micro-batch 1 of stage 1 and the backward of micro-batch 2 of stage 1 are in a different "
+           "order in stage 0, which receives from them");
     /* zero-bubble, stage 1: F0 B0 F1 B1 W0 F2 B2 W1 W2 */
     BROKEN(zero, swap(&l, 1, 3, 7), "the weight gradient of micro-batch 1 of stage 1 is before its backward");
     BROKEN(zero, swap(&l, 1, 4, 5),
@@ -177,7 +177,7 @@ static void broken_schedules_are_refused(void)
            "micro-batch 0 of stage 1 still reads");
     /* A message back to an earlier stage within forward: nobody can begin. */
     BROKEN(shape, l.transfers[1] = ((lk__pipeline_schedule_transfer){1, 0, F, 0}),
-           "would wait for ever: the forward of micro-batch 0 of stage");
+           "would deadlock: the forward of micro-batch 0 of stage");
 }
 
 int main(void)

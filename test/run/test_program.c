@@ -339,7 +339,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_grouped_linear(x, lk_parameter(r.graph, "w", 3, ((int64_t[]){4, 5, 3})), lk_group_rows(TWO_EXPERTS, 4, 0)),
           "grouped_linear: x (4*, 6) and weight");
     WRONG(lk_gather_rows(lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5})), lk_group_rows(TWO_EXPERTS, 4, 0), none),
-          "gather_rows: order (8*) and place (4*, 2) are not those of the rows of (3, 5)");
+          "gather_rows: order (8*) and place (4*, 2) do not match the rows of (3, 5)");
     WRONG(lk_combine_rows(x, lk_group_rows(TWO_EXPERTS, 4, 0), none), "combine_rows: order");
     lk_buffer_options unsaved = {.not_saved = true};
 #define CACHE(name, rows, width) \

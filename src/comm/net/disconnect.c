@@ -68,7 +68,7 @@ void lk__net_disconnect(lk__net_connections *cs, double seconds, bool failed)
         if (now >= end || now - moved >= SILENT_MS / 1e3) {
             if (!failed)
                 lk__log(cs->context, LK_LOG_WARNING,
-                        "rank %d of %d leaves, and rank %d has not confirmed its last messages for %.1f s", cs->rank,
+                        "rank %d of %d leaves, but rank %d has not acknowledged its last messages for %.1f s", cs->rank,
                         cs->size, peer, now - moved);
             return;
         }

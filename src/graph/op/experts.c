@@ -120,9 +120,8 @@ static bool check_assignments(lk__graph_shapes *s, const lk__graph_shape *rows, 
         lk__graph_fail(s->graph, s->site, "%s: weight %s does not have the shape of place, %s", lk__op_name(s->op),
                        lk__shape_show(weight).text, lk__shape_show(place).text);
     else
-        lk__graph_fail(s->graph, s->site, "%s: order %s and place %s are not those of the rows of %s",
-                       lk__op_name(s->op), lk__shape_show(order).text, lk__shape_show(place).text,
-                       lk__shape_show(s->in[0]).text);
+        lk__graph_fail(s->graph, s->site, "%s: order %s and place %s do not match the rows of %s", lk__op_name(s->op),
+                       lk__shape_show(order).text, lk__shape_show(place).text, lk__shape_show(s->in[0]).text);
     return false;
 }
 
