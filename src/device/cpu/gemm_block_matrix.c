@@ -29,6 +29,14 @@ INLINE void take_rows(lines x, int64_t count, int64_t k, ELEMENT *to, const int6
         memcpy(to + (q * width + i * group), x.from + i * x.line + q, (size_t)(k - q) * sizeof *to);
 }
 
+/* Fewer than MATRIX_B_GROUP k's of lines that are contiguous across lines, and zeros. */
+INLINE void take_last_columns(lines x, int64_t count, int64_t ks, ELEMENT *to, const int64_t width)
+{
+    ELEMENT rest[MATRIX_B_GROUP * (MATRIX_ROWS > MATRIX_COLUMNS ? MATRIX_ROWS : MATRIX_COLUMNS)] = {0};
+    for (int64_t p = 0; p < ks; p++) memcpy(rest + p * width, x.from + p * x.step, (size_t)count * sizeof *to);
+    for (int64_t i = 0; i < count; i += 4) matrix_take_columns(to + i * MATRIX_B_GROUP, rest + i, width);
+}
+
 /* k's of lines that are contiguous across lines. */
 INLINE void take_columns(lines x, int64_t count, int64_t k, ELEMENT *to, const int64_t width, const int64_t group)
 {
@@ -36,12 +44,25 @@ INLINE void take_columns(lines x, int64_t count, int64_t k, ELEMENT *to, const i
     for (int64_t q = 0; q < k; q += group) {
         const ELEMENT *from = x.from + q * x.step;
         int64_t        i = 0, ks = min64(group, k - q);
+        if (group == MATRIX_B_GROUP && ks < group) {
+            take_last_columns((lines){from, x.line, x.step}, count, ks, to + q * width, width);
+            return;
+        }
         for (int64_t p = 0; p < ks; p++) __builtin_prefetch(from + min64(AHEAD + p, k - 1 - q) * x.step, 0, 2);
         for (; group == MATRIX_B_GROUP && ks == group && i + 4 <= count; i += 4)
             matrix_take_columns(to + q * width + i * group, from + i, x.step);
         for (; i < count; i++)
             for (int64_t p = 0; p < ks; p++) to[q * width + i * group + p] = from[p * x.step + i];
     }
+}
+
+/* Zeros from k `last` on, up to `end`. Where the last group has some of the `first` k's, those stay. */
+INLINE void clear_rest(ELEMENT *to, int64_t first, int64_t last, int64_t end, const int64_t width, const int64_t group)
+{
+    int64_t whole = last / group * group;
+    if (whole >= first && whole < end) memset(to + whole * width, 0, (size_t)((end - whole) * width) * sizeof *to);
+    for (int64_t p = whole * width; whole < first && p < end * width; p++)
+        if (p % group >= last % group || p >= round_to(last, group) * width) to[p] = (ELEMENT){0};
 }
 
 /* `first` k's are in the panel. Those after the last k, up to a whole unit, and lines that are missing become zero. */
@@ -53,8 +74,7 @@ INLINE void pack_panel(lines x, int64_t count, int64_t k, int64_t first, ELEMENT
     for (; (first + q) % group != 0 && q < k; q++) /* the rest of a group that has begun */
         for (int64_t i = 0; i < count; i++)
             *place_in_panel(to, i, first + q, width, group) = x.from[i * x.line + q * x.step];
-    for (int64_t p = (first + k) / group * group * width; p < end * width; p++)
-        if (p % group >= (first + k) % group || p >= round_to(first + k, group) * width) to[p] = (ELEMENT){0};
+    clear_rest(to, first, first + k, end, width, group);
     x.from += q * x.step;
     if (x.step == 1)
         take_rows(x, count, k - q, to + (first + q) * width, width, group);
