@@ -160,6 +160,28 @@ if(LK_CUDA_EMULATED)
     target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
     set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/test/cuda_emulated/shared.ld)
   endforeach()
+  # The kernels of collectives with ranks that are threads; once more with the thread sanitizer, which does not follow
+  # the emulation's stacks.
+  set(CMAKE_REQUIRED_FLAGS -fsanitize=thread)
+  check_cxx_source_compiles("int main() { return 0; }" LK_HAS_THREAD_SANITIZER)
+  unset(CMAKE_REQUIRED_FLAGS)
+  foreach(target peer_threads peer_threads_sanitized)
+    if(target STREQUAL "peer_threads_sanitized" AND NOT LK_HAS_THREAD_SANITIZER)
+      continue()
+    endif()
+    add_executable(${target} test/cuda_emulated/peer_threads.cpp src/device/cuda/peers.cu
+        src/device/cuda/peer_launch.cu)
+    set_target_properties(${target} PROPERTIES CXX_STANDARD 14 CXX_STANDARD_REQUIRED ON)
+    target_compile_definitions(${target} PRIVATE LK_CUDA_EMULATED LK_EMULATED_PLACE=thread_local)
+    target_compile_options(${target} PRIVATE -Og -w -fno-strict-aliasing)
+    target_include_directories(${target} BEFORE PRIVATE test/cuda_emulated)
+    target_include_directories(${target} PRIVATE include src)
+    target_link_libraries(${target} PRIVATE lockstep_static Threads::Threads ZLIB::ZLIB m ${CMAKE_DL_LIBS})
+  endforeach()
+  if(LK_HAS_THREAD_SANITIZER)
+    target_compile_options(peer_threads_sanitized PRIVATE -fsanitize=thread)
+    target_link_options(peer_threads_sanitized PRIVATE -fsanitize=thread)
+  endif()
   set_target_properties(cuda_emulated PROPERTIES PREFIX lib OUTPUT_NAME lockstep-cuda LIBRARY_OUTPUT_DIRECTORY
       ${PROJECT_BINARY_DIR}/cuda_emulated)
   # Loaded as the runtime loads the driver's library: lk_spawn then refuses to fork, as after a GPU was used.

@@ -231,12 +231,20 @@ else()
   endforeach()
 endif()
 
-# The emulation of CUDA (cuda.cmake) has a test of its own.
+# The emulation of CUDA (cuda.cmake) has a test of its own, and the kernels of collectives have one on threads.
 if(LK_CUDA_EMULATED)
   read_settings(test/cuda_emulated/cuda_emulation.cpp)
   add_test(NAME cuda_emulation COMMAND cuda_emulation)
   apply_settings(cuda_emulation cxx)
   set_property(TEST cuda_emulation APPEND PROPERTY LABELS emulated)
+  read_settings(test/cuda_emulated/peer_threads.cpp)
+  foreach(name peer_threads peer_threads_sanitized)
+    if(TARGET ${name})
+      add_test(NAME ${name} COMMAND ${name} ${setting_args})
+      apply_settings(${name} cxx)
+      set_property(TEST ${name} APPEND PROPERTY LABELS emulated)
+    endif()
+  endforeach()
 endif()
 
 # So do the examples; test/tree/examples.sh runs them.

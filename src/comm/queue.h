@@ -38,8 +38,6 @@ typedef struct lk__comm_stream {
     int32_t *halted;
 } lk__comm_stream;
 
-enum { LK__HALTED_BY_GROUP = -1 };
-
 /* Queues a call. What it reads and writes must stay until it has run. An error is the caller's, and nothing was queued.
  * A call that fails when it runs fails the group: lk_comm_status says so once the stream was waited for. */
 lk_status lk__comm_enqueue(lk_comm *comm, const lk__comm_call *call, const lk__comm_stream *on);

@@ -27,6 +27,9 @@ enum {
     LK__PEERS_STOPPED = LK__PEERS_MOST, /* the failure's culprit where the host stopped the group: no rank */
 };
 
+/* In a call's `halted` word: a wait of a group has failed. */
+enum { LK__HALTED_BY_GROUP = -1 };
+
 /* What another process needs to map memory: an IPC handle of CUDA. */
 typedef struct lk__peers_handle {
     unsigned char bytes[LK__PEERS_HANDLE];

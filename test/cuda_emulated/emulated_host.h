@@ -25,45 +25,45 @@
 #define CUDART_CB
 
 /* The numbers are CUDA's. */
-#define LK_EMULATED_ERRORS(X)                                                                    \
-    X(cudaSuccess, 0, "no error")                                                                \
-    X(cudaErrorInvalidValue, 1, "invalid argument")                                              \
-    X(cudaErrorMemoryAllocation, 2, "out of memory")                                             \
-    X(cudaErrorInitializationError, 3, "initialization error")                                   \
-    X(cudaErrorCudartUnloading, 4, "driver shutting down")                                       \
-    X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")                        \
-    X(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")                  \
-    X(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient for CUDA runtime version") \
-    X(cudaErrorDevicesUnavailable, 46, "CUDA-capable device(s) is/are busy or unavailable")      \
-    X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                             \
-    X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                              \
-    X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                     \
-    X(cudaErrorMapBufferObjectFailed, 205, "mapping of buffer object failed")                    \
-    X(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for execution on the device") \
-    X(cudaErrorECCUncorrectable, 214, "uncorrectable ECC error encountered")                     \
-    X(cudaErrorUnsupportedPtxVersion, 222, "the provided PTX was compiled with an unsupported toolchain.") \
-    X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                            \
-    X(cudaErrorNotReady, 600, "device not ready")                                                \
-    X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                  \
-    X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch")             \
-    X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")                    \
-    X(cudaErrorAssert, 710, "device-side assert triggered")                                      \
-    X(cudaErrorHardwareStackError, 714, "hardware stack error")                                  \
-    X(cudaErrorMisalignedAddress, 716, "misaligned address")                                     \
-    X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                 \
-    X(cudaErrorNotPermitted, 800, "operation not permitted")                                     \
-    X(cudaErrorNotSupported, 801, "operation not supported")                                     \
-    X(cudaErrorSystemNotReady, 802, "system not yet initialized")                                \
-    X(cudaErrorSystemDriverMismatch, 803, "system has unsupported display driver / cuda driver combination") \
-    X(cudaErrorCompatNotSupportedOnDevice, 804, "forward compatibility was attempted on non supported HW") \
-    X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing") \
-    X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture") \
-    X(cudaErrorStreamCaptureMerge, 902, "operation would result in a merge of separate capture sequences") \
-    X(cudaErrorStreamCaptureUnmatched, 903, "capture was not ended in the same stream as it began") \
-    X(cudaErrorStreamCaptureUnjoined, 904, "capturing stream has unjoined work")                 \
-    X(cudaErrorStreamCaptureIsolation, 905, "dependency created on uncaptured work in another stream") \
-    X(cudaErrorStreamCaptureImplicit, 906,                                                       \
-      "operation would make the legacy stream depend on a capturing blocking stream")            \
+#define LK_EMULATED_ERRORS(X)                                                                                 \
+    X(cudaSuccess, 0, "no error")                                                                             \
+    X(cudaErrorInvalidValue, 1, "invalid argument")                                                           \
+    X(cudaErrorMemoryAllocation, 2, "out of memory")                                                          \
+    X(cudaErrorInitializationError, 3, "initialization error")                                                \
+    X(cudaErrorCudartUnloading, 4, "driver shutting down")                                                    \
+    X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")                                     \
+    X(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")                               \
+    X(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient for CUDA runtime version")        \
+    X(cudaErrorDevicesUnavailable, 46, "CUDA-capable device(s) is/are busy or unavailable")                   \
+    X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                                          \
+    X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                                           \
+    X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                                  \
+    X(cudaErrorMapBufferObjectFailed, 205, "mapping of buffer object failed")                                 \
+    X(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for execution on the device")       \
+    X(cudaErrorECCUncorrectable, 214, "uncorrectable ECC error encountered")                                  \
+    X(cudaErrorUnsupportedPtxVersion, 222, "the provided PTX was compiled with an unsupported toolchain.")    \
+    X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                         \
+    X(cudaErrorNotReady, 600, "device not ready")                                                             \
+    X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                               \
+    X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch")                          \
+    X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")                                 \
+    X(cudaErrorAssert, 710, "device-side assert triggered")                                                   \
+    X(cudaErrorHardwareStackError, 714, "hardware stack error")                                               \
+    X(cudaErrorMisalignedAddress, 716, "misaligned address")                                                  \
+    X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                              \
+    X(cudaErrorNotPermitted, 800, "operation not permitted")                                                  \
+    X(cudaErrorNotSupported, 801, "operation not supported")                                                  \
+    X(cudaErrorSystemNotReady, 802, "system not yet initialized")                                             \
+    X(cudaErrorSystemDriverMismatch, 803, "system has unsupported display driver / cuda driver combination")  \
+    X(cudaErrorCompatNotSupportedOnDevice, 804, "forward compatibility was attempted on non supported HW")    \
+    X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")             \
+    X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture")      \
+    X(cudaErrorStreamCaptureMerge, 902, "operation would result in a merge of separate capture sequences")    \
+    X(cudaErrorStreamCaptureUnmatched, 903, "capture was not ended in the same stream as it began")           \
+    X(cudaErrorStreamCaptureUnjoined, 904, "capturing stream has unjoined work")                              \
+    X(cudaErrorStreamCaptureIsolation, 905, "dependency created on uncaptured work in another stream")        \
+    X(cudaErrorStreamCaptureImplicit, 906,                                                                    \
+      "operation would make the legacy stream depend on a capturing blocking stream")                         \
     X(cudaErrorCapturedEvent, 907, "operation not permitted on an event last recorded in a capturing stream") \
     X(cudaErrorUnknown, 999, "unknown error")
 enum cudaError {
@@ -226,6 +226,12 @@ struct cudaIpcMemHandle_t {
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *memory);
 cudaError_t cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t cudaIpcCloseMemHandle(void *memory);
+enum cudaDeviceP2PAttr { cudaDevP2PAttrNativeAtomicSupported = 3 };
+static inline cudaError_t cudaDeviceGetP2PAttribute(int *value, cudaDeviceP2PAttr, int, int)
+{
+    *value = 1;
+    return cudaSuccess;
+}
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = 0);

@@ -6,12 +6,17 @@
 
 #include "emulated_host.h"
 
+#include <sched.h>
+#include <time.h>
 #include <type_traits>
 
-/* Of the thread that runs now. */
-extern uint3     threadIdx, blockIdx;
-extern dim3      blockDim, gridDim;
-static const int warpSize = 32;
+/* Of the thread that runs now. peer_threads.cpp, whose ranks are threads of the host, has them once per thread. */
+#if !defined(LK_EMULATED_PLACE)
+#define LK_EMULATED_PLACE
+#endif
+extern LK_EMULATED_PLACE uint3 threadIdx, blockIdx;
+extern LK_EMULATED_PLACE dim3  blockDim, gridDim;
+static const int               warpSize = 32;
 
 /* ---- launching ---- */
 
@@ -138,14 +143,14 @@ template <typename T> static inline T __shfl_up_sync(unsigned mask, T x, unsigne
 
 /* ---- atomics, and memory ---- */
 
-#define LK_EMULATED_ATOMIC(name, update)                                                                      \
-    template <typename T> static inline T name(T *address, typename std::common_type<T>::type x)              \
-    {                                                                                                         \
+#define LK_EMULATED_ATOMIC(name, update)                                                                       \
+    template <typename T> static inline T name(T *address, typename std::common_type<T>::type x)               \
+    {                                                                                                          \
         static_assert(std::is_integral<T>::value, #name ": on integers alone, because sums of floating-point " \
-                                                        "numbers would depend on the order");                 \
-        T old = *(volatile T *)address;                                                                       \
-        *(volatile T *)address = (T)(update);                                                                 \
-        return old;                                                                                           \
+                                                        "numbers would depend on the order");                  \
+        T old = *(volatile T *)address;                                                                        \
+        *(volatile T *)address = (T)(update);                                                                  \
+        return old;                                                                                            \
     }
 LK_EMULATED_ATOMIC(atomicAdd, old + x)
 LK_EMULATED_ATOMIC(atomicSub, old - x)
@@ -165,10 +170,16 @@ static inline T atomicCAS(T *address, typename std::common_type<T>::type expecte
     return old;
 }
 
-static inline void              __threadfence(void) { LK_EMULATED_FENCE(); }
-static inline void              __threadfence_block(void) { LK_EMULATED_FENCE(); }
-static inline void              __threadfence_system(void) { LK_EMULATED_FENCE(); }
-static inline void              __nanosleep(unsigned) {}
+static inline void     __threadfence(void) { LK_EMULATED_FENCE(); }
+static inline void     __threadfence_block(void) { LK_EMULATED_FENCE(); }
+static inline void     __threadfence_system(void) { LK_EMULATED_FENCE(); }
+static inline void     __nanosleep(unsigned) { sched_yield(); } /* other processes have to go on */
+static inline uint64_t lk__emulated_clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 [[noreturn]] static inline void __trap(void) { lk__emulated_abort("__trap"); }
 
 template <typename T> static inline T    __ldg(const T *p) { return *p; }
@@ -280,12 +291,12 @@ static inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
 #else
 #define LK_EMULATED_REGISTER "m"
 #endif
-#define LK_EMULATED_ROUNDED(name, T, expression)    \
-    static inline T name(T x, T y)                  \
-    {                                               \
-        T result = (expression);                    \
+#define LK_EMULATED_ROUNDED(name, T, expression)        \
+    static inline T name(T x, T y)                      \
+    {                                                   \
+        T result = (expression);                        \
         __asm__("" : "+" LK_EMULATED_REGISTER(result)); \
-        return result;                              \
+        return result;                                  \
     }
 LK_EMULATED_ROUNDED(__fadd_rn, float, x + y)
 LK_EMULATED_ROUNDED(__fsub_rn, float, x - y)

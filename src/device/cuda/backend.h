@@ -65,6 +65,10 @@ void lk__cuda_blas_text(char *text, size_t bytes);
 void lk__cuda_blas_free(lk__cuda_device *device);
 bool lk__cuda_blas_load(lk__cuda_device *device); /* a handle on the device; false: the library is not there */
 
+/* ---- peers.cu, peer_memory.cu: device/peers.h ---- */
+extern const lk__device_peers lk__cuda_peers;
+lk_status lk__cuda_peers_enqueue(lk__device *device, lk__device_stream *stream, const lk__peers_call *call);
+
 /* ---- overhead.cu: module.h's overhead ---- */
 bool lk__cuda_measure_held(int number, size_t *context, size_t *libraries);
 

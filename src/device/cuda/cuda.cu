@@ -426,6 +426,7 @@ static lk_status cuda_open(lk_context *context, int number, lk__device **device)
     if (status >= 0 && c->number >= 0) {
         status = lk__cuda_check(&c->base, cudaGetDeviceProperties(&properties, c->number), "reading its properties");
         if (status >= 0) c->capability = 10 * properties.major + properties.minor;
+        if (status >= 0) c->processors = properties.multiProcessorCount;
         if (status >= 0) memcpy(c->base.uuid, properties.uuid.bytes, sizeof c->base.uuid);
         if (status >= 0 && c->capability < 80)
             status = lk__cuda_host.fail(context, LK_EUNSUPPORTED,
@@ -517,6 +518,7 @@ static lk__device_backend make_backend()
     b.kernels.fusions = fusions;
     b.kernels.channels_last = true;
     b.kernels.wide_images = true;
+    b.peers = &lk__cuda_peers;
     return b;
 }
 

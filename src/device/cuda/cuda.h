@@ -38,6 +38,7 @@ typedef struct lk__cuda_device {
     lk__device         base;
     int                number;     /* of the GPU; -1: there is none, and only plans are made */
     int                capability; /* 90 for 9.0; without a GPU that of the plans' default, 90 */
+    int                processors; /* multiprocessors */
     bool               tf32;       /* products and convolutions of f32 may round their operands */
     lk__device_stream *streams;    /* all of them */
     cudaStream_t       alone;      /* of calls without a stream */

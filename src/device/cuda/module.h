@@ -8,7 +8,7 @@
 
 /* Of the structs that both use: changes with their sizes. To be raised with any other change of the headers in
  * src/device or of this file. */
-enum { LK__CUDA_VERSION = 5 + (int)(sizeof(lk__device_backend) << 16) + (int)sizeof(lk__kernel_call) };
+enum { LK__CUDA_VERSION = 6 + (int)(sizeof(lk__device_backend) << 16) + (int)sizeof(lk__kernel_call) };
 
 /* What the module calls in the library (base/base.h, base/hash.h, base/environment.h). */
 typedef struct lk__cuda_library {
