@@ -105,6 +105,17 @@ else()
     COMMENT "Compiling bench/cuda_products.cu"
     VERBATIM)
   add_custom_target(cuda_products DEPENDS ${PROJECT_BINARY_DIR}/bench/cuda_products)
+  # bench/cuda_peers: the same.
+  set(peers_objects ${PROJECT_BINARY_DIR}/cuda/peers.cu.o ${PROJECT_BINARY_DIR}/cuda/peer_launch.cu.o)
+  add_custom_command(
+    OUTPUT ${PROJECT_BINARY_DIR}/bench/cuda_peers
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/bench
+    COMMAND ${LK_NVCC} ${cuda_flags} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src
+            -o ${PROJECT_BINARY_DIR}/bench/cuda_peers ${PROJECT_SOURCE_DIR}/bench/cuda_peers.cu ${peers_objects}
+    DEPENDS ${PROJECT_SOURCE_DIR}/bench/cuda_peers.cu ${peers_objects}
+    COMMENT "Compiling bench/cuda_peers.cu"
+    VERBATIM)
+  add_custom_target(cuda_peers DEPENDS ${PROJECT_BINARY_DIR}/bench/cuda_peers)
   install(FILES ${cuda_library} DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep)
   list(JOIN cuda_architectures " " text)
   set(cuda_built "${nvcc_version}: ${text}")
