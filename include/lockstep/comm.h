@@ -22,7 +22,7 @@ typedef struct lk_comm_config {
     /* On one host it only distinguishes the jobs of one user, and nothing listens on it (0: LOCKSTEP_JOB, MASTER_PORT
      * or the parent process). Over several, where rank 0 listens (0: LOCKSTEP_PORT, or lockstep run's MASTER_PORT). */
     int         port LK_ZERO;
-    const char *backend LK_ZERO;    /* "self", "shm", "tcp", "mpi" or "mixed"; NULL chooses */
+    const char *backend LK_ZERO;    /* "self", "shm", "p2p", "tcp", "mpi" or "mixed"; NULL chooses */
     int64_t     timeout_ms LK_ZERO; /* for each operation, which then fails; a wait is never unlimited */
     int64_t     stall_ms LK_ZERO;   /* after this long, a table of the ranks, with the missing ones marked, is logged */
     /* Until all ranks have joined. 0: LOCKSTEP_JOIN_TIMEOUT (seconds), else 10 minutes over several hosts and 30 s on

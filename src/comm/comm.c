@@ -7,6 +7,7 @@
 #include "base/environment.h"
 #include "base/reduce.h"
 #include "comm/abort.h"
+#include "comm/devices.h"
 #include "comm/flight_recorder.h"
 #include "comm/rendezvous/identity.h"
 #include "comm/transports.h"
@@ -151,10 +152,11 @@ void lk__comm_drop(lk_comm *c)
 
 enum { MOST_TRANSPORTS = 32 }; /* that an error names */
 
-static const lk__comm_backend *default_backend(const lk__rendezvous_identity *identity)
+static const lk__comm_backend *default_backend(const lk_context *context, const lk__rendezvous_identity *identity)
 {
     if (identity->world == 1) return &lk__backend_self;
-    return identity->many_hosts ? &lk__backend_mixed : &lk__backend_shm;
+    if (identity->many_hosts) return &lk__backend_mixed;
+    return lk__comm_maps_device(context) ? &lk__backend_p2p : &lk__backend_shm;
 }
 
 static lk_status check_backend(lk_context *context, const lk__comm_backend *b, const lk__rendezvous_identity *identity)
@@ -189,7 +191,7 @@ static lk_status refuse_backend(lk_context *context, const char *wanted)
 static lk_status choose_backend(lk_context *context, const char *wanted, const lk__rendezvous_identity *identity,
                                 const lk__comm_backend **backend)
 {
-    *backend = default_backend(identity);
+    *backend = default_backend(context, identity);
     if (!wanted) return LK_OK;
     const lk__comm_backend *found = lk__transport_find(wanted);
     if (!found) return refuse_backend(context, wanted);

@@ -57,7 +57,8 @@ typedef enum lk__comm_scope { LK__SCOPE_RANK, LK__SCOPE_HOST, LK__SCOPE_ANY } lk
 typedef struct lk__comm_backend {
     const char    *name, *text; /* text: one line for users */
     lk__comm_scope scope;
-    bool           alone; /* may carry a world of one rank; otherwise self does */
+    bool           alone;        /* may carry a world of one rank; otherwise self does */
+    bool           maps_devices; /* of one over shared memory: a rank's peers may map its device's memory */
     /* Of a network transport: over several hosts the available one with the highest number is chosen; 0: only by its
      * name. */
     int preference;
@@ -76,7 +77,9 @@ typedef struct lk__comm_backend {
     void (*release)(lk_comm *comm, void *memory);
     lk_status (*failure)(lk_comm *comm); /* of the group, raised by any rank; copies its text into comm */
     void (*raise)(lk_comm *comm, lk_status status, const char *text,
-                  lk__comm_cause cause);           /* on all ranks; from any thread; the first counts */
+                  lk__comm_cause cause); /* on all ranks; from any thread; the first counts */
+    /* lk__comm_explain; NULL: no other rank makes a device fail. */
+    lk_status (*explain)(lk_comm *comm, lk_status status);
     void (*busy)(lk_comm *comm, const char *what); /* NULL: no longer */
     void (*wake)(lk_comm *comm); /* wakes this rank's own waits, which then check comm->closing and the queue */
     uint64_t (*sent)(const lk_comm *comm); /* bytes written where other ranks read them */
@@ -109,7 +112,8 @@ enum { LK__COMM_TEXT = 8192 };
 struct lk_comm {
     lk_context                      *context;
     const lk__comm_backend          *backend;
-    void                            *state;                              /* the backend's */
+    void                            *state; /* the backend's */
+    struct lk__p2p                  *p2p;   /* of the backend p2p, whose `state` is shared memory's; otherwise NULL */
     int                              rank, size, local_rank, local_size; /* local: on this host */
     int                             *world;  /* by rank: its rank in the world; NULL: the same */
     lk__mesh_grid                    grid;   /* of the mesh that it is a group of, for messages; size 0: none */

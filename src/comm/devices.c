@@ -13,6 +13,12 @@ void lk__comm_device_make(const lk_context *context, lk__comm_device *device)
     device->may_share = d->may_share;
 }
 
+bool lk__comm_maps_device(const lk_context *context)
+{
+    const lk__device *d = context ? lk__context_device(context) : NULL;
+    return d && d->backend->peers;
+}
+
 static bool is_same_gpu(const lk__comm_device *a, const lk__comm_device *b)
 {
     static const unsigned char none[LK__DEVICE_UUID];
@@ -40,7 +46,7 @@ static void recommend_mps(lk_context *context, const lk__comm_device *devices, i
     if (sharing == 1 || lk__cuda_mps(context)) return;
     lk__log(context, LK_LOG_INFO,
             "%d ranks share %s without MPS, so their kernels take turns: `nvidia-cuda-mps-control -d` starts its "
-            "daemon, with which they run at the same time",
+            "daemon, with which they run at the same time and exchange directly",
             sharing, lk__device_uuid_text(devices[rank].uuid, text));
 }
 

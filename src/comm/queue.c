@@ -30,3 +30,8 @@ lk_status lk__comm_enqueue(lk_comm *c, const lk__comm_call *call, const lk__comm
     if (lk_comm_status(c) < 0) return lk__comm_report_failure(c);
     return c->backend->enqueue(c, call, on);
 }
+
+lk_status lk__comm_explain(lk_comm *c, lk_status status)
+{
+    return c->backend->explain ? c->backend->explain(c, status) : status;
+}

@@ -38,9 +38,15 @@ typedef struct lk__comm_stream {
     int32_t *halted;
 } lk__comm_stream;
 
-/* Queues a call. What it reads and writes must stay until it has run. An error is the caller's, and nothing was queued.
- * A call that fails when it runs fails the group: lk_comm_status says so once the stream was waited for. */
+/* Queues a call. Either none of its buffers is in symmetric memory of the group, or those of all ranks are, each at the
+ * same place in its part (of an all_gather in place, the receive buffer is). What it reads and writes must stay until
+ * it has run. An error is the caller's, and nothing was queued. A call that fails when it runs fails the group:
+ * lk_comm_status says so once the stream was waited for. */
 lk_status lk__comm_enqueue(lk_comm *comm, const lk__comm_call *call, const lk__comm_stream *on);
+
+/* After a failure of the device, whose status and error it is: where the death of another rank's process is the reason,
+ * which under MPS ends the contexts of all, the group fails with that, and the error says so; otherwise status. */
+lk_status lk__comm_explain(lk_comm *comm, lk_status status);
 
 /* Symmetric memory of a device on which the group queues calls: `bytes` on every rank, zeroed, until lk_comm_release.
  * Queued calls with both buffers in it need no copies. Collective; accounted by the caller. */

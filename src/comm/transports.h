@@ -5,7 +5,7 @@
 
 #include "comm/comm.h"
 
-#define LK__TRANSPORT_LIST(X) X(self) X(shm) X(tcp) X(mpi) X(mixed)
+#define LK__TRANSPORT_LIST(X) X(self) X(shm) X(p2p) X(tcp) X(mpi) X(mixed)
 
 #define LK__TRANSPORT_DECLARE(name) extern const lk__comm_backend lk__backend_##name;
 LK__TRANSPORT_LIST(LK__TRANSPORT_DECLARE)

@@ -83,5 +83,6 @@ lk_status lk__collective_queue_wait(lk_program *p)
 {
     if (!p->group.queued) return LK_OK;
     lk_status status = p->device->backend->memory.stream_wait(p->device, p->stream);
+    if (status < 0 && p->collectives->bulk) status = lk__comm_explain(p->collectives->bulk, status);
     return status < 0 ? status : lk__collective_queue_check(p);
 }

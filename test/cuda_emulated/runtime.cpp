@@ -565,7 +565,8 @@ cudaError_t cudaFree(void *memory)
         device_used -= at->second.bytes;
         if (at->second.file >= 0)
             close_shared(at->second, begin);
-        else if (at->second.pages > KEPT) madvise(begin, at->second.pages, MADV_DONTNEED);
+        else if (at->second.pages > KEPT)
+            madvise(begin, at->second.pages, MADV_DONTNEED);
         mprotect(begin, at->second.pages, PROT_NONE);
         allocations.erase(at);
         return result(broken);

@@ -50,6 +50,7 @@ static void fill_rank_slot(lk__shm *s)
             if (CPU_ISSET(i, &cpus)) s->me->cpus[i / 64] |= (uint64_t)1 << i % 64;
     lk__shm_find_node(s);
     lk__comm_device_make(s->comm->context, &s->me->device);
+    s->me->maps = s->comm->backend->maps_devices && lk__comm_maps_device(s->comm->context);
 }
 
 /* Once all ranks have filled their slots: spins depend on how many cores they have in total. */

@@ -54,6 +54,8 @@ typedef struct lk__shm_rank_slot {
     int64_t          pid;
     uint64_t         started; /* of the process, in ticks since boot: a pid alone may be reused */
     uint64_t         cpus[16];
+    int32_t          maps;            /* peers may map its device's memory: the transport and the device can */
+    _Atomic uint32_t released;        /* pieces of such memory of which the owner has unmapped its peers' parts */
     int32_t         node, node_group; /* the kernel's number of its memory node; equal for ranks that count as on one */
     lk__comm_device device;
     char            host[LK__HOST_NAME];
@@ -243,6 +245,7 @@ static inline lk_status lk__shm_leave(lk__shm *s, lk_status status)
 lk_status lk__shm_failure(lk__shm *s); /* LK_OK, or the group's failure, copied to comm */
 lk_status lk__shm_raise(lk__shm *s, lk_status status, const char *text); /* with lk__comm_cause_for(status) */
 lk_status lk__shm_raise_because(lk__shm *s, lk_status status, const char *text, lk__comm_cause cause);
+void      lk__shm_view(void *shm, int rank, lk__comm_rank_view *view); /* lk__comm_table.view */
 bool      lk__shm_dead(const lk__shm_rank_slot *rank_slot, bool *stopped);
 /* Whether all missing ranks are busy, or wait themselves while another is busy. */
 bool lk__shm_excused(const lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target);

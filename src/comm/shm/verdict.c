@@ -59,7 +59,7 @@ static double seconds_since(const lk__shm *s, uint64_t then)
     return seconds > 0 ? seconds : 0;
 }
 
-static void view_rank(void *state, int rank, lk__comm_rank_view *v)
+void lk__shm_view(void *state, int rank, lk__comm_rank_view *v)
 {
     lk__shm           *s = state;
     lk__shm_rank_slot *rank_slot = &s->rank_slots[rank];
@@ -78,7 +78,7 @@ static void view_rank(void *state, int rank, lk__comm_rank_view *v)
 
 static lk__comm_table table_of(lk__shm *s)
 {
-    return (lk__comm_table){.comm = s->comm, .rank = s->rank, .size = s->size, .state = s, .view = view_rank};
+    return (lk__comm_table){.comm = s->comm, .rank = s->rank, .size = s->size, .state = s, .view = lk__shm_view};
 }
 
 /* For ranks other than this one. */

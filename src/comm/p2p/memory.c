@@ -1,0 +1,147 @@
+/* memory.c - memory of GPUs that the ranks of a group map. Every step is agreed on, so that all ranks have it, or none.
+ * An allocation may be freed only when no other process has it mapped, so a rank that releases one waits briefly for
+ * the others: they release it, too. */
+#define _GNU_SOURCE
+#include "comm/p2p/p2p.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct vote {
+    int32_t          able;
+    char             why[LK__P2P_WHY - 32];
+    lk__peers_handle handle;
+} vote;
+
+lk_status lk__p2p_agree(lk_comm *c, lk_status own, const lk__peers_handle *handle, lk__peers_handle *all,
+                        char why[LK__P2P_WHY])
+{
+    vote          mine = {.able = own >= 0}, votes[LK__PEERS_MOST];
+    lk__comm_call o = {.kind = LK__ALL_GATHER,
+                       .type = LK_U8,
+                       .count = sizeof mine,
+                       .send = &mine,
+                       .recv = votes,
+                       .site = {"lk_comm_create", 0}};
+    if (own < 0) snprintf(mine.why, sizeof mine.why, "%s", lk_context_error(c->context));
+    if (handle) mine.handle = *handle;
+    lk_status status = lk__work_submit(c, &o, NULL);
+    for (int i = 0; i < c->size && status >= 0; i++) {
+        if (all) all[i] = votes[i].handle;
+        if (votes[i].able) continue;
+        snprintf(why, LK__P2P_WHY, "rank %d: %.*s", i, (int)sizeof votes[i].why - 1, votes[i].why);
+        return LK_END;
+    }
+    return status;
+}
+
+static void unmap_peers(const lk__p2p *p, lk__p2p_memory *m)
+{
+    for (int i = 0; i < p->comm->size; i++) {
+        if (i == p->comm->rank || !m->parts[i]) continue;
+        p->peers->unmap(p->device, m->parts[i]);
+        m->parts[i] = NULL;
+    }
+}
+
+/* Whether no other rank has this one's part mapped: it has released as many pieces of memory, or has left or died. */
+static bool is_unmapped(const lk__p2p *p)
+{
+    const lk__shm *s = p->comm->state;
+    for (int i = 0; i < s->size; i++) {
+        lk__shm_rank_slot *slot = &s->rank_slots[i];
+        if (i == s->rank || (int32_t)(atomic_load(&slot->released) - p->released) >= 0) continue;
+        if (!atomic_load(&slot->gone) && !lk__shm_dead(slot, NULL)) return false;
+    }
+    return true;
+}
+
+enum { RELEASE_S = 5 };
+
+void lk__p2p_unshare(lk_comm *c, lk__p2p_memory *m)
+{
+    lk__p2p *p = c->p2p;
+    double   end = lk__now() + RELEASE_S;
+    unmap_peers(p, m);
+    atomic_store(&((lk__shm *)c->state)->me->released, ++p->released);
+    if (!m->parts[c->rank]) return;
+    while (!is_unmapped(p) && lk__now() < end) usleep(500);
+    if (is_unmapped(p)) p->peers->free(p->device, m->parts[c->rank]); /* otherwise the process's end does */
+    lk__account(c->context, LK_MEMORY_OTHER, -(ptrdiff_t)m->bytes);
+    m->parts[c->rank] = NULL;
+}
+
+static lk_status map_peers(const lk__p2p *p, const lk__peers_handle *handles, lk__p2p_memory *m)
+{
+    lk_status status = LK_OK;
+    for (int i = 0; i < p->comm->size && status >= 0; i++) {
+        void *part = NULL;
+        if (i == p->comm->rank) continue;
+        status = p->peers->map(p->device, &handles[i], m->bytes, &part);
+        m->parts[i] = part;
+    }
+    return status;
+}
+
+lk_status lk__p2p_share(lk_comm *c, size_t bytes, lk__p2p_memory *m, char why[LK__P2P_WHY])
+{
+    lk__p2p         *p = c->p2p;
+    lk__peers_handle own = {{0}}, all[LK__PEERS_MOST];
+    void            *part = NULL;
+    *m = (lk__p2p_memory){.bytes = bytes};
+    lk_status status = p->peers->allocate(p->device, bytes, &part, &own);
+    m->parts[c->rank] = part;
+    if (part) lk__account(c->context, LK_MEMORY_OTHER, (ptrdiff_t)bytes);
+    status = lk__p2p_agree(c, status, &own, all, why);
+    if (status == LK_OK) status = lk__p2p_agree(c, map_peers(p, all, m), NULL, NULL, why);
+    if (status != LK_OK) lk__p2p_unshare(c, m);
+    return status;
+}
+
+/* ---- symmetric memory ---- */
+
+lk_status lk__p2p_allocate(lk_comm *c, lk__device *device, uint64_t secret, size_t bytes, void **memory)
+{
+    lk__p2p        *p = c->p2p;
+    char            why[LK__P2P_WHY];
+    lk__p2p_memory *m = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *m);
+    (void)device, (void)secret;
+    lk_status status = lk__p2p_agree(c, m ? LK_OK : LK_ENOMEM, NULL, NULL, why);
+    if (status == LK_OK) status = lk__p2p_share(c, bytes, m, why);
+    if (status == LK_END) status = lk__fail(c->context, LK_ENOMEM, "%zu bytes of symmetric memory: %s", bytes, why);
+    if (status < 0) {
+        lk__free(c->context, LK_MEMORY_OTHER, m, sizeof *m);
+        return status;
+    }
+    lk__account(c->context, LK_MEMORY_OTHER, -(ptrdiff_t)bytes); /* by the caller */
+    m->next = p->memory;
+    p->memory = m;
+    *memory = m->parts[c->rank];
+    return LK_OK;
+}
+
+bool lk__p2p_release(lk_comm *c, const void *memory)
+{
+    lk__p2p_memory **at = &c->p2p->memory;
+    while (*at && (*at)->parts[c->rank] != memory) at = &(*at)->next;
+    lk__p2p_memory *m = *at;
+    if (!m) return false;
+    *at = m->next;
+    lk__account(c->context, LK_MEMORY_OTHER, (ptrdiff_t)m->bytes);
+    lk__p2p_unshare(c, m);
+    lk__free(c->context, LK_MEMORY_OTHER, m, sizeof *m);
+    return true;
+}
+
+bool lk__p2p_locate(const lk__p2p *p, const void *own, size_t bytes, char *parts[LK__PEERS_MOST])
+{
+    int rank = p->comm->rank;
+    for (const lk__p2p_memory *m = p->memory; m; m = m->next) {
+        const char *begin = m->parts[rank];
+        if ((const char *)own < begin || (const char *)own + bytes > begin + m->bytes) continue;
+        for (int i = 0; i < p->comm->size; i++) parts[i] = m->parts[i] + ((const char *)own - begin);
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,85 @@
+/* comm/p2p/p2p.h - ranks of one host whose GPUs read and write each other's memory: what such a group has beside its
+ * shared memory (comm/shm/shm.h), which carries blocking calls, failures and everything else.
+ *
+ * Kernels do queued calls (device/peers.h). Every rank allocates one block for flags and scratch memory in a group,
+ * which its peers map, and as much for each piece of symmetric memory. While queued calls may be waiting for a peer, a
+ * thread of the group watches the words that kernels write: it names the rank that a call waits for in vain, and ends
+ * waits for ranks that have died. */
+#ifndef LK__P2P_H
+#define LK__P2P_H
+
+#include "comm/shm/shm.h"
+#include "comm/transports.h"
+
+/* Memory of all ranks, as mapped in this process. */
+typedef struct lk__p2p_memory {
+    char                  *parts[LK__PEERS_MOST]; /* by rank; the own one, too. NULL: not mapped */
+    size_t                 bytes;                 /* of a part */
+    struct lk__p2p_memory *next;
+} lk__p2p_memory;
+
+/* What is said about a queued call. */
+typedef struct lk__p2p_record {
+    lk__comm_call call; /* without buffers; its file is `file` */
+    bool          used;
+    char          file[LK__FILE_NAME];
+} lk__p2p_record;
+
+enum { LK__P2P_RECORDS = 1024 };
+
+typedef struct lk__p2p {
+    lk_comm                *comm;
+    lk__device             *device;
+    const lk__device_peers *peers;
+    lk__p2p_memory          block;    /* flags and scratch memory */
+    lk__peers_group        *group;    /* the device's memory */
+    lk__peers_progress     *progress; /* the host's */
+    lk__p2p_memory         *memory;   /* symmetric */
+    uint32_t                released; /* pieces of memory of which this rank has unmapped its peers' parts */
+    lk__p2p_record         *records;  /* LK__P2P_RECORDS, by lk__peers_call.id */
+
+    pthread_mutex_t lock; /* guards what follows, and the records; a leaf */
+    pthread_cond_t  changed;
+    pthread_t       watcher;
+    bool            watching, closing;
+} lk__p2p;
+
+/* ---- create.c ---- */
+
+/* Makes comm->p2p for a group of shared memory that has been created. Where its ranks cannot reach each other's GPUs,
+ * the backend becomes shm, and rank 0 logs why, unless `quiet`. */
+lk_status lk__p2p_begin(lk_comm *comm, bool quiet);
+void      lk__p2p_end(lk_comm *comm); /* frees comm->p2p; NULL is fine */
+
+/* ---- memory.c ---- */
+
+/* Tells all ranks whether this one could do its part of something, with the context's error where it could not, and
+ * `bytes` of it; all: by rank, LK__PEERS_MOST of them, or NULL. LK_END: a rank could not; why names it and its reason.
+ * Other failures are the group's. */
+enum { LK__P2P_WHY = 256 };
+lk_status lk__p2p_agree(lk_comm *comm, lk_status own, const lk__peers_handle *handle, lk__peers_handle *all,
+                        char why[LK__P2P_WHY]);
+/* Zeroed memory of all ranks. LK_END as above: nothing was allocated. */
+lk_status lk__p2p_share(lk_comm *comm, size_t bytes, lk__p2p_memory *memory, char why[LK__P2P_WHY]);
+/* Unmaps the peers' parts; frees the own one once they have unmapped it, or cannot use it any more. */
+void      lk__p2p_unshare(lk_comm *comm, lk__p2p_memory *memory);
+lk_status lk__p2p_allocate(lk_comm *comm, lk__device *device, uint64_t secret, size_t bytes, void **memory);
+bool      lk__p2p_release(lk_comm *comm, const void *memory); /* false: it is none of the device's */
+/* Where all ranks have the bytes that this rank has at `own`; false: they are in no symmetric memory. */
+bool lk__p2p_locate(const lk__p2p *p2p, const void *own, size_t bytes, char *parts[LK__PEERS_MOST]);
+
+/* ---- queue.c ---- */
+
+lk_status lk__p2p_enqueue(lk_comm *comm, const lk__comm_call *call, const lk__comm_stream *on);
+
+/* ---- watch.c ---- */
+
+lk_status lk__p2p_watch(lk__p2p *p2p); /* begins to watch, unless it does already */
+void      lk__p2p_unwatch(lk__p2p *p2p);
+void      lk__p2p_stop(lk__p2p *p2p);  /* ends the waits of kernels */
+lk_status lk__p2p_check(lk__p2p *p2p); /* the group's failure, also one that a kernel has met */
+/* The device has failed while a queued call was running: where another rank has died, which under MPS ends the contexts
+ * of all, raises that. Whether it did. */
+bool lk__p2p_blame_dead(lk__p2p *p2p);
+
+#endif

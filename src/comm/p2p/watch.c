@@ -1,0 +1,196 @@
+/* watch.c - the words that kernels write about queued calls, and the thread that reads them: a kernel cannot find out
+ * why a peer does not come, and the host waits for the stream meanwhile. */
+#define _GNU_SOURCE
+#include "comm/p2p/p2p.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- what the kernels have written ---- */
+
+static uint64_t read_number(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+static int32_t  read_word(const int32_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+
+/* Before the group has begun there are no words. */
+static bool is_running(const lk__p2p *p)
+{
+    return p->progress && read_number(&p->progress->began) > read_number(&p->progress->ended);
+}
+
+void lk__p2p_stop(lk__p2p *p)
+{
+    if (p->progress) __atomic_store_n(&p->progress->stop, 1, __ATOMIC_RELEASE);
+}
+
+/* ---- the verdict ---- */
+
+/* A rank as its blocking calls show it; of this one, the queued call in which it is. */
+static void view_rank(void *state, int rank, lk__comm_rank_view *v)
+{
+    lk__p2p *p = state;
+    lk__shm_view(p->comm->state, rank, v);
+    if (rank != p->comm->rank) return;
+    const lk__peers_progress *w = p->progress;
+    bool                      failed = read_word(&w->failed);
+    uint64_t                  number = failed ? w->failed_number : read_number(&w->began);
+    lk__p2p_record           *r = &p->records[(failed ? w->failed_call : w->began_call) % LK__P2P_RECORDS];
+    int                       last = (int)(v->entered & 1);
+    pthread_mutex_lock(&p->lock);
+    if (v->entered > 0) { /* the last blocking call stays as the one before */
+        v->records[1] = v->records[last];
+        snprintf(v->files[1], sizeof v->files[1], "%.*s", LK__FILE_NAME - 1, v->files[last]);
+    }
+    int which = v->entered > 0 ? 0 : 1;
+    lk__comm_record_make(&v->records[which], &r->call, number);
+    snprintf(v->files[which], sizeof v->files[which], "%s", r->file);
+    pthread_mutex_unlock(&p->lock);
+    v->failed = 0;
+    v->entered = v->entered > 0 ? 2 : 1;
+    v->left = v->entered - 1;
+    v->since = failed ? (double)w->waited_ns / 1e9 : v->since;
+}
+
+static lk__comm_table table_of(lk__p2p *p)
+{
+    return (lk__comm_table){
+        .comm = p->comm, .rank = p->comm->rank, .size = p->comm->size, .state = p, .view = view_rank};
+}
+
+/* A rank that has died or left; -1: none. */
+static int find_lost(const lk__p2p *p, bool left_too)
+{
+    const lk__shm *s = p->comm->state;
+    for (int i = 0; i < s->size; i++) {
+        lk__shm_rank_slot *slot = &s->rank_slots[i];
+        if (i == s->rank) continue;
+        if (lk__shm_dead(slot, NULL) || (left_too && atomic_load(&slot->gone))) return i;
+    }
+    return -1;
+}
+
+static lk_status raise_lost(lk__p2p *p, int rank)
+{
+    lk__comm_report report = {.used = 0};
+    lk__comm_table  table = table_of(p);
+    lk__verdict_lost(&table, rank, &report);
+    return lk__shm_raise_because(p->comm->state, LK_EIO, report.text, report.cause);
+}
+
+static lk_status raise_late(lk__p2p *p, int rank)
+{
+    bool            missing[LK__PEERS_MOST] = {false};
+    lk__comm_report report = {.used = 0};
+    lk__comm_table  table = table_of(p);
+    missing[rank] = true;
+    lk__verdict_late(&table, missing, (double)p->progress->waited_ns / 1e9, "did not complete within", &report);
+    return lk__shm_raise_because(p->comm->state, LK_ETIMEOUT, report.text, report.cause);
+}
+
+/* Of the call in which a kernel's wait has failed. Another rank may be about to say why: it met the failure first. */
+static lk_status raise_failed(lk__p2p *p, int culprit)
+{
+    lk__shm *s = p->comm->state;
+    int      lost = find_lost(p, true);
+    if (lost >= 0) return raise_lost(p, lost);
+    if (culprit >= 0 && culprit < p->comm->size && culprit != p->comm->rank) return raise_late(p, culprit);
+    double end = lk__now() + 1;
+    while (lk__shm_failure(s) == LK_OK && lk__now() < end) usleep(1000);
+    return lk__shm_raise(s, LK_EIO, "a queued call ended before all ranks had come, and no rank says why");
+}
+
+lk_status lk__p2p_check(lk__p2p *p)
+{
+    lk__shm  *s = p->comm->state;
+    lk_status status = lk__shm_failure(s);
+    int32_t   failed = status < 0 || !p->progress ? 0 : read_word(&p->progress->failed);
+    if (failed) status = raise_failed(p, failed - 1);
+    if (status < 0) lk__p2p_stop(p);
+    return status;
+}
+
+enum { DEATH_MS = 2000 }; /* until a dead process is known to be dead: its memory is given back first */
+
+bool lk__p2p_blame_dead(lk__p2p *p)
+{
+    double end = lk__now() + DEATH_MS / 1e3;
+    if (!is_running(p)) return false;
+    for (int lost; lk__now() < end; usleep(5000)) {
+        if (lk__shm_failure(p->comm->state) < 0) return true;
+        if ((lost = find_lost(p, false)) < 0) continue;
+        (void)raise_lost(p, lost);
+        return true;
+    }
+    return false;
+}
+
+/* ---- the thread ---- */
+
+enum { SLICE_MS = 50, PATIENCE_MS = 500 };
+
+typedef struct patience {
+    uint64_t number; /* of the call that runs */
+    double   since;
+} patience;
+
+/* One that has left, or died, may have done its part before: a call that goes on ends soon. */
+static lk_status check_lost(lk__p2p *p, patience *now)
+{
+    uint64_t number = read_number(&p->progress->began);
+    if (!is_running(p) || number != now->number) {
+        *now = (patience){number, lk__now()};
+        return LK_OK;
+    }
+    if ((lk__now() - now->since) * 1e3 < PATIENCE_MS) return LK_OK;
+    int lost = find_lost(p, true);
+    return lost < 0 ? LK_OK : raise_lost(p, lost);
+}
+
+static void wait_slice(lk__p2p *p)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_nsec += SLICE_MS * 1000000L;
+    end.tv_sec += end.tv_nsec / 1000000000L;
+    end.tv_nsec %= 1000000000L;
+    (void)pthread_cond_timedwait(&p->changed, &p->lock, &end);
+}
+
+static void *watch(void *argument)
+{
+    lk__p2p *p = argument;
+    patience call = {0};
+    pthread_mutex_lock(&p->lock);
+    while (!p->closing) {
+        pthread_mutex_unlock(&p->lock);
+        lk_status status = lk__p2p_check(p);
+        if (status >= 0) status = check_lost(p, &call);
+        if (status < 0) lk__p2p_stop(p);
+        pthread_mutex_lock(&p->lock);
+        if (status < 0) break;
+        wait_slice(p);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+lk_status lk__p2p_watch(lk__p2p *p)
+{
+    if (p->watching) return LK_OK;
+    int error = pthread_create(&p->watcher, NULL, watch, p);
+    if (error) return lk__fail(p->comm->context, LK_ENOMEM, "a thread that watches queued calls: error %d", error);
+    p->watching = true;
+    return LK_OK;
+}
+
+void lk__p2p_unwatch(lk__p2p *p)
+{
+    if (!p->watching) return;
+    pthread_mutex_lock(&p->lock);
+    p->closing = true;
+    pthread_cond_signal(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    pthread_join(p->watcher, NULL);
+    p->watching = false;
+}
