@@ -71,8 +71,9 @@ LK_API lk_moe_result lk_moe_at(lk_site site, lk_tensor x, const char *name, lk_m
 /* The auxiliary loss that balances the experts, over all layers recorded so far in the graph of x, as
  * load_balancing_loss_func of transformers: experts · Σ of the share of tokens that chose an expert times its mean
  * probability; k where all are equal. The shares are taken over the tokens of all ranks and layers in each micro-batch;
- * with lk_parallel.reproducible_layout, in each leaf; in evaluation, over this rank's tokens. It is added to the
- * model's loss, scaled: lk_add(loss, lk_scale(balance, 0.02)). */
+ * with lk_parallel.reproducible_layout, in each leaf; in evaluation, over the whole batch where ranks evaluate it
+ * together (lk_plan_config.joint_evaluation), otherwise over this rank's tokens. It is added to the model's loss,
+ * scaled: lk_add(loss, lk_scale(balance, 0.02)). */
 LK_API lk_tensor lk_moe_balance_at(lk_site site, lk_tensor x);
 #define lk_moe_balance(x) lk_moe_balance_at(LK_HERE, x)
 

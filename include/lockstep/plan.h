@@ -162,7 +162,10 @@ typedef struct lk_plan_config {
     const char *stages LK_ZERO;
     /* Of a graph that was recorded in f32, on CPUs. */
     lk_matmul_precision matmul_precision LK_ZERO;
-    int                 reserved LK_ZERO; /* 0 */
+    /* Not 0: ranks evaluate parts of the same batches, each as often as the others, with count 0 where a part is empty.
+     * What the model adds over the batch (lk_moe_balance) is then of all parts in LK_EVALUATE, too. Otherwise, and with
+     * leaves, it is of what a rank evaluates in one run. */
+    int joint_evaluation LK_ZERO;
 } lk_plan_config;
 #define LK_PLAN_CONFIG_INIT {.size = sizeof(lk_plan_config)}
 

@@ -107,7 +107,7 @@ lk_tensor lk_moe_balance_at(lk_site site, lk_tensor x)
     routers r = {.layers = 0};
     if (!find_routers(site, x, "moe_balance", &r)) return lk__no_result(site, &x, 1);
     lk_graph    *g = x.graph;
-    lk__op_attrs sum = {.reduction = LK_SUM, .update = true}; /* of all ranks; in evaluation of this one */
+    lk__op_attrs sum = {.reduction = LK_SUM, .update = true}; /* of all ranks; in evaluation by its plan */
     lk_tensor    all = {g, lk__emit_all_reduce(g, site, &sum, r.counts.id)};
     lk_tensor    share = lk_div_at(site, all, lk_sum_at(site, all, (lk_reduce_options){0}));
     share = lk_cast_at(site, share, lk_tensor_dtype(r.probabilities));

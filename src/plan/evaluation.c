@@ -13,8 +13,8 @@ static void replace_uses(lk__plan_list *list, int from, int to)
         if (list->numbers[i] == from) list->numbers[i] = to;
 }
 
-/* A sum over the batch of all ranks that is made in training alone: ranks may evaluate different numbers of batches. */
-static void remove_training_sum(lk__plan_list *list, lk__graph_node *n)
+/* A sum over the batch of all ranks. Ranks may evaluate different numbers of batches, and leaves one by one. */
+static void remove_batch_sum(lk__plan_list *list, lk__graph_node *n)
 {
     if (n->op != LK__OP_all_reduce || !n->attrs.update) return;
     int       y = n->out[0], x = n->in[0];
@@ -30,15 +30,18 @@ static void remove_training_sum(lk__plan_list *list, lk__graph_node *n)
 
 void lk__pass_leaf_statistics(lk__plan_list *list)
 {
-    for (size_t i = 0; i < list->graph->nodes_count; i++) remove_training_sum(list, &list->graph->nodes[i]);
+    for (size_t i = 0; i < list->graph->nodes_count; i++) remove_batch_sum(list, &list->graph->nodes[i]);
 }
 
-void lk__pass_evaluation(lk__plan_list *list)
+/* joint: ranks evaluate parts of the same batch at the same time. */
+void lk__pass_evaluation(lk__plan_list *list, bool joint)
 {
     for (size_t i = 0; i < list->graph->nodes_count; i++) {
         lk__graph_node *n = &list->graph->nodes[i];
         switch (lk__op_find(n->op)->evaluation) {
-        case LK__EVALUATE_SAME: remove_training_sum(list, n); break;
+        case LK__EVALUATE_SAME:
+            if (!joint) remove_batch_sum(list, n);
+            break;
         case LK__EVALUATE_KEEPING_ALL: n->attrs.probability = 0; break;
         case LK__EVALUATE_BY_BUFFERS: /* x, w, b, running_mean, running_var are kept */
             n->op = LK__OP_batch_norm_eval;

@@ -227,7 +227,7 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     lk__plan_list *list = &p->evaluate;
     lk_status      status = start_list(p, list, config, true);
     if (status < 0) return status;
-    lk__pass_evaluation(list);
+    lk__pass_evaluation(list, config->joint_evaluation && !p->parallel.leaves);
     if ((status = pass_precision(p, list)) < 0) return status;
     size_t nodes = list->graph->nodes_count;
     if ((status = lk__pass_sum_parts(p, list, &nodes)) < 0) return status;

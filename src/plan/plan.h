@@ -352,7 +352,7 @@ lk_status lk__pass_placement(lk_plan *plan, lk__plan_list *list, const lk_plan_c
 lk_status lk__pass_overlap(const lk_plan *plan, lk__plan_list *list, size_t forward); /* within backward */
 
 /* evaluation.c: batch norm uses its running statistics, dropout is removed. */
-void lk__pass_evaluation(lk__plan_list *list);
+void lk__pass_evaluation(lk__plan_list *list, bool joint);
 /* rebuild.c: builds the list of nodes anew: rewrite appends a node, and others before it, and returns the index of that
  * which has its outputs; -1: failure. Nodes that were removed are kept as they are. */
 typedef int (*lk__plan_rewrite)(lk_graph *graph, const lk__graph_node *node, void *user);

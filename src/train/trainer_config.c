@@ -102,6 +102,15 @@ lk_state_mode lk_trainer_state(lk_context *c, const lk_trainer_config *given, ch
     return lk__trainer_state_mode(c, &config, why, bytes);
 }
 
+/* That of one rank, or of its micro-batch: what a model adds over a batch is then the same with any number of ranks. A
+ * part of it fits into every plan. Leaves are as large as in training. */
+static int64_t evaluation_batch(const lk__split_job *job, int64_t batch)
+{
+    lk__split_job one = {.world = 1, .micro_batches = job->micro_batches};
+    int64_t       parts = lk__split_largest(job, batch) * lk__split_parts(job), most = lk__split_largest(&one, batch);
+    return job->leaves || parts < most ? parts : most;
+}
+
 void lk__trainer_loaders(const lk_trainer_config *config, lk_loader_config loaders[2])
 {
     lk__split_job     job = lk__trainer_split(config);
@@ -116,7 +125,7 @@ void lk__trainer_loaders(const lk_trainer_config *config, lk_loader_config loade
     train->transform = config->transform;
     *test = *train;
     test->dataset = config->test;
-    test->batch = lk__split_largest(&job, config->batch) * lk__split_parts(&job); /* a part fits into every plan */
+    test->batch = evaluation_batch(&job, config->batch);
     test->shuffle = false;
     test->transform = lk__transform_evaluation(&config->transform);
     test->fixed_parts = config->whole_batches;
@@ -161,6 +170,7 @@ lk_status lk__trainer_make_plan(lk_context *c, const lk_trainer_config *config, 
     planning.stages = config->stages;
     planning.no_sequence_parallel = config->no_sequence_parallel;
     planning.pieces = lk__trainer_pieces(config);
+    planning.joint_evaluation = !config->whole_batches;
     return lk_plan_create(*graph, &planning, plan);
 }
 

@@ -38,6 +38,20 @@ done
 [ "$(hash_of $small --steps 4 --reproducible)" != "$(hash_of $small --steps 4 --reproducible --router-loss 0.5)" ] ||
     complain "--router-loss changes nothing"
 expect 0 "" "$lockstep" train $small --steps 2 --accumulate 2 --router-loss 0.1
+
+# In evaluation the auxiliary loss is that of the whole batch, however many ranks have parts of it.
+evaluated() { # the loss of an evaluation, and of it the part without the auxiliary loss
+    rm -f log.jsonl
+    expect 0 "" "$lockstep" train ${small/--eval-every -1/--eval-every 2} --steps 2 --dtype f64 --router-loss 0.5 \
+        --log log.jsonl "$@"
+    grep '"evaluated"' log.jsonl | tail -1 | tr ',' '\n' | sed -n 's/.*"\(loss\|cross_entropy\)": *//p' | tr '\n' ' '
+}
+one=$(evaluated -n 1)
+for layout in "-n 2" "-n 3" "-n 4" "-n 2 --mesh expert=2" "-n 4 --mesh data=2,expert=2" "-n 2 --mesh shard=2"; do
+    other=$(evaluated $layout)
+    echo "$one $other" | awk '{ exit !(NF == 4 && $1 > $2 + 0.5 && ($1 - $3)^2 < 1e-24 && ($2 - $4)^2 < 1e-24) }' ||
+        complain "$layout: evaluated to $other, not $one"
+done
 expect 0 "" "$lockstep" train $small --steps 2 --dtype bf16
 
 # ---- loads of the experts ----
