@@ -112,7 +112,7 @@ static void settings_are_numbers_in_range(void)
     lk_optimizer_config good = LK_OPTIMIZER_CONFIG_INIT, o = good;
     CHECK(!error_of_step(&good, 0.1), "%s", lk_context_error(context));
     const double rates[] = {NAN, INFINITY, -0.5}; /* -1 is LK_RATE_OF_OPTIMIZER */
-    for (int i = 0; i < 3; i++) REFUSED("is not a finite number", error_of_step(&good, rates[i]));
+    for (int i = 0; i < 3; i++) REFUSED("expected a finite number", error_of_step(&good, rates[i]));
     o.kind = (lk_optimizer_kind)7;
     REFUSED("unknown optimizer 7", error_of_step(&o, 0.1));
     double *const settings[] = {&o.lr, &o.weight_decay, &o.momentum, &o.dampening, &o.epsilon};
