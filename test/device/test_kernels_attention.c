@@ -1,7 +1,7 @@
 /* test_kernels_attention.c - attention, its gradient, rope and swiglu, against naive loops in double with a matrix of
  * all probabilities. Results are within bounds that are derived from their operands.
  *
- * ctest: label threaded */
+ * ctest: timeout 600, label threaded */
 #include "kernel_case.h"
 
 typedef struct setting {
@@ -50,6 +50,12 @@ typedef struct operands {
     int     q, k, v, first, last, lengths;     /* -1: absent */
     int64_t s, q_row, k_row, q_at, k_at, v_at; /* offsets of head 0 */
 } operands;
+
+static void begin_attention(lk__op op)
+{
+    begin(op);
+    t.computes_f32 = true; /* probabilities */
+}
 
 static operands add_operands(const setting *s, bool packed)
 {
@@ -228,7 +234,7 @@ static void naive_backward(const setting *s, const operands *o, const double *dy
 
 static void forward_case(const setting *s, bool logsum)
 {
-    begin(LK__OP_attention);
+    begin_attention(LK__OP_attention);
     operands o = add_operands(s, s->keys == 0);
     add_bounds(s, &o);
     int64_t rows = s->batch * s->tokens * s->heads;
@@ -252,7 +258,7 @@ static void forward_case(const setting *s, bool logsum)
 static void backward_case(const setting *s)
 {
     bool packed = s->keys == 0;
-    begin(LK__OP_attention_grad);
+    begin_attention(LK__OP_attention_grad);
     int     dy = t.inputs;
     int64_t rows = s->batch * s->tokens * s->heads;
     in(t.real, 3, DIMS(s->batch, s->tokens, s->heads * s->width));
@@ -291,7 +297,7 @@ static void dropout_keeps_the_mean_and_is_the_same_in_the_gradient(void)
 {
     enum { B = 2, T = 70, H = 3 };
     double sum = 0, squares = 0;
-    begin(LK__OP_attention);
+    begin_attention(LK__OP_attention);
     t.attrs = (lk__op_attrs){.heads = H, .kv_heads = H, .scale = 1, .probability = 0.25, .stream = 5};
     double *q = in(t.real, 3, DIMS(B, T, H)), *k = in(t.real, 3, DIMS(B, T, H)), *v = in(t.real, 3, DIMS(B, T, H));
     for (int i = 0; i < B * T * H; i++) q[i] = k[i] = 0, v[i] = 1; /* all weights are 1 / T */
@@ -308,7 +314,7 @@ static void dropout_keeps_the_mean_and_is_the_same_in_the_gradient(void)
     double *kept = zeros(B * T * H);
     for (int i = 0; i < B * T * H && !t.skipped; i++) kept[i] = t.y[0][i];
     end_case();
-    begin(LK__OP_attention_grad);
+    begin_attention(LK__OP_attention_grad);
     t.attrs = (lk__op_attrs){.heads = H, .kv_heads = H, .scale = 1, .probability = 0.25, .stream = 5};
     double *dy = in(t.real, 3, DIMS(B, T, H));
     q = in(t.real, 3, DIMS(B, T, H)), k = in(t.real, 3, DIMS(B, T, H)), v = in(t.real, 3, DIMS(B, T, H));
