@@ -232,6 +232,10 @@ static void compare_with_f32(const spec *s, const char *isa, const lk__kernel_ca
     free_operands(&call);
 }
 
+/* Whether a kernel may compute in f32 as well, by the set that its own extends: where a pool leaves one gradient of a
+ * window, that of a weight with short patches is. */
+static bool may_compute_in_f32(const spec *s) { return s->op == LK__OP_conv2d_grad_weight && s->attrs.pool > 1; }
+
 /* Instructions in C have the bits of the machine's, where it has them. */
 static void compare_with_instructions(const spec *s, const char *isa, const lk__kernel_call *emulated)
 {
@@ -240,6 +244,7 @@ static void compare_with_instructions(const spec *s, const char *isa, const lk__
     if (!end || end - isa >= (long)sizeof name) return;
     memcpy(name, isa, (size_t)(end - isa));
     if (!lk__isa_available(name)) return;
+    if (may_compute_in_f32(s) && strcmp(lk__isa_extended(name), lk__isa_extended(isa)) != 0) return;
     const lk__kernel_entry *entry = lk__cpu_kernel(LK_BF16, name, s->op);
     lk__kernel_call         call = call_of(s, LK_BF16, true);
     call.pool = lk__context_pool(contexts[0]);
