@@ -22,6 +22,16 @@ INLINE ELEMENT *place_in_panel(ELEMENT *to, int64_t line, int64_t k, const int64
 INLINE void take_rows(lines x, int64_t count, int64_t k, ELEMENT *to, const int64_t width, const int64_t group)
 {
     int64_t q = 0;
+#if MATRIX_PAIRS
+    for (; group == 2 && q + PAIR_DEPTH <= k; q += PAIR_DEPTH) {
+        int64_t i = 0;
+        for (; i + PAIR_LINES <= count; i += PAIR_LINES)
+            matrix_take_lines(to + q * width + i * 2, width * 2, x.from + i * x.line + q, x.line);
+        for (; i < count; i++)
+            for (int64_t p = q; p < q + PAIR_DEPTH; p += 2)
+                memcpy(to + (p * width + i * 2), x.from + i * x.line + p, 2 * sizeof *to);
+    }
+#endif
     for (; q + group <= k; q += group)
         for (int64_t i = 0; i < count; i++)
             memcpy(to + (q * width + i * group), x.from + i * x.line + q, (size_t)group * sizeof *to);
@@ -49,12 +59,38 @@ INLINE void take_columns(lines x, int64_t count, int64_t k, ELEMENT *to, const i
             return;
         }
         for (int64_t p = 0; p < ks; p++) __builtin_prefetch(from + min64(AHEAD + p, k - 1 - q) * x.step, 0, 2);
+#if MATRIX_PAIRS
+        for (; group == 2 && ks == 2 && i + PAIR_DEPTH <= count; i += PAIR_DEPTH)
+            matrix_take_many_columns(to + q * width + i * group, from + i, x.step);
+#endif
         for (; group == MATRIX_B_GROUP && ks == group && i + 4 <= count; i += 4)
             matrix_take_columns(to + q * width + i * group, from + i, x.step);
         for (; i < count; i++)
             for (int64_t p = 0; p < ks; p++) to[q * width + i * group + p] = from[p * x.step + i];
     }
 }
+
+#if MATRIX_PAIRS
+/* The same for groups of 32 k's, of which the first one may have begun. */
+INLINE void turn_columns(lines x, int64_t count, int64_t k, int64_t first, ELEMENT *to, const int64_t width)
+{
+    for (int64_t q = 0; q < k;) {
+        int64_t  begin = (first + q) % PAIR_DEPTH, end = min64(PAIR_DEPTH, begin + k - q), i = 0;
+        ELEMENT *group = to + (first + q - begin) * width;
+        for (int64_t p = q + PAIR_DEPTH; p < min64(k, q + 2 * PAIR_DEPTH); p++) /* the hardware does not */
+            __builtin_prefetch(x.from + p * x.step, 0, 2);
+        for (; i + PAIR_LINES <= count; i += PAIR_LINES) {
+            if (end - begin == PAIR_DEPTH)
+                matrix_turn_lines(group + i * PAIR_DEPTH, x.from + q * x.step + i, x.step, 0, PAIR_DEPTH);
+            else
+                matrix_turn_lines(group + i * PAIR_DEPTH, x.from + q * x.step + i, x.step, begin, end);
+        }
+        for (; i < count; i++)
+            for (int64_t p = begin; p < end; p++) group[i * PAIR_DEPTH + p] = x.from[(q + p - begin) * x.step + i];
+        q += end - begin;
+    }
+}
+#endif
 
 /* Zeros from k `last` on, up to `end`. Where the last group has some of the `first` k's, those stay. */
 INLINE void clear_rest(ELEMENT *to, int64_t first, int64_t last, int64_t end, const int64_t width, const int64_t group)
@@ -71,6 +107,13 @@ INLINE void pack_panel(lines x, int64_t count, int64_t k, int64_t first, ELEMENT
 {
     int64_t begin = packed_depth(first), end = packed_depth(first + k), q = 0;
     if (count < width && begin < end) memset(to + begin * width, 0, (size_t)((end - begin) * width) * sizeof *to);
+#if MATRIX_PAIRS
+    if (group == PAIR_DEPTH && x.step != 1) {
+        clear_rest(to, first, first + k, end, width, group);
+        turn_columns(x, count, k, first, to, width);
+        return;
+    }
+#endif
     for (; (first + q) % group != 0 && q < k; q++) /* the rest of a group that has begun */
         for (int64_t i = 0; i < count; i++)
             *place_in_panel(to, i, first + q, width, group) = x.from[i * x.line + q * x.step];

@@ -7,6 +7,9 @@
  *   MATRIX_UNIT                      a panel's depth is a multiple of it, the missing k's zero
  *   MATRIX_SKINNY                    1: products with few rows have their own kernels (skinny_matrix.c); 0: they are
  *                                    tiles, too
+ *   MATRIX_PAIRS                     1: B_GROUP is 2, and panels are packed by matrix_pairs.h
+ *   MATRIX_CONTINUES                 1: matrix_continue, which adds the products of a further block of k one by one to
+ *                                    the sum that is there; 0: a block is summed by itself, then added
  *   matrix_begin, matrix_end         before and after a thread's tiles, not nested
  *   MATRIX_STATE                     if it is defined: variables of these two, which micro_large_matrix.c has
  * and, where LK__MATRIX_TILE is defined before it is included:
@@ -28,6 +31,8 @@
 
 #define MATRIX_SKINNY 1
 #define MATRIX_NARROW 1
+#define MATRIX_PAIRS 0
+#define MATRIX_CONTINUES 0
 
 /* 24 accumulators of 2 × 2 sums, 4 vectors of A and at least one of B fit the 32 registers; two rows or columns of four
  * k's are a vector. */
