@@ -1,6 +1,6 @@
 /* conv_multiply_matrix.c - products of patches and weights with a matrix instruction set: the patches of some pixels at
- * a time are packed into panels, which stay in a cache. Arithmetic bounds it; packing a patch copies CONV_RUN_UNIT
- * elements at a time. */
+ * a time are packed into panels, which stay in a cache. Arithmetic bounds it; packing a patch copies up to 8 times
+ * CONV_RUN_UNIT elements at a time. */
 #include "device/cpu/unscheduled.h"
 
 #include "device/cpu/conv.h"
@@ -23,16 +23,32 @@ INLINE PACKED *unit_at(PACKED *panel, int64_t k)
     return panel + k / MATRIX_A_GROUP * MATRIX_ROWS * MATRIX_A_GROUP + k % MATRIX_A_GROUP;
 }
 
+/* `count` elements of every row of a panel; it is a constant where this is inlined. */
+INLINE void copy_rows(PACKED *to, const PACKED *const *from, int64_t q, const int64_t count)
+{
+    for (int row = 0; row < MATRIX_ROWS; row++)
+        memcpy(to + row * MATRIX_A_GROUP, from[row] + q, (size_t)count * sizeof *to);
+}
+
+/* Of whole units of a run, `left` elements that go to k and later: those that its group has room for, or fewer. Returns
+ * how many. */
+INLINE int64_t copy_units(PACKED *panel, int64_t k, const PACKED *const *from, int64_t q, int64_t left)
+{
+    PACKED *to = unit_at(panel, k);
+    left = min64(left, MATRIX_A_GROUP - k % MATRIX_A_GROUP);
+    if (left >= 8 * CONV_RUN_UNIT) return copy_rows(to, from, q, 8 * CONV_RUN_UNIT), 8 * CONV_RUN_UNIT;
+    if (left >= 4 * CONV_RUN_UNIT) return copy_rows(to, from, q, 4 * CONV_RUN_UNIT), 4 * CONV_RUN_UNIT;
+    if (left >= 2 * CONV_RUN_UNIT) return copy_rows(to, from, q, 2 * CONV_RUN_UNIT), 2 * CONV_RUN_UNIT;
+    return copy_rows(to, from, q, CONV_RUN_UNIT), CONV_RUN_UNIT;
+}
+
 /* The patches of a whole panel. */
 static void pack_patches(const runs *r, const PACKED *const *from, PACKED *to)
 {
     int64_t rest = r->length % CONV_RUN_UNIT, depth = conv_depth(r), k = 0;
     for (int64_t i = 0; i < r->runs; i++) {
         int64_t q = i * r->a_run, end = q + r->length - rest;
-        for (; q < end; q += CONV_RUN_UNIT, k += CONV_RUN_UNIT) {
-            PACKED *at = unit_at(to, k);
-            for (int row = 0; row < MATRIX_ROWS; row++) copy_unit(at + row * MATRIX_A_GROUP, from[row] + q, UNIT_BYTES);
-        }
+        for (int64_t copied; q < end; q += copied, k += copied) copied = copy_units(to, k, from, q, end - q);
         if (!rest) continue;
         PACKED *at = unit_at(to, k);
         for (int row = 0; row < MATRIX_ROWS; row++)

@@ -71,6 +71,17 @@ INLINE void take_columns(lines x, int64_t count, int64_t k, ELEMENT *to, const i
 }
 
 #if MATRIX_PAIRS
+/* Halves and quarters of a group: rows of 16 and 8 pixels. */
+INLINE void turn_some(ELEMENT *to, const ELEMENT *from, int64_t step, int64_t count)
+{
+    switch (count) {
+    case PAIR_DEPTH: matrix_turn_lines(to, from, step, PAIR_DEPTH); break;
+    case PAIR_DEPTH / 2: matrix_turn_lines(to, from, step, PAIR_DEPTH / 2); break;
+    case PAIR_DEPTH / 4: matrix_turn_lines(to, from, step, PAIR_DEPTH / 4); break;
+    default: matrix_turn_lines(to, from, step, count);
+    }
+}
+
 /* The same for groups of 32 k's, of which the first one may have begun. */
 INLINE void turn_columns(lines x, int64_t count, int64_t k, int64_t first, ELEMENT *to, const int64_t width)
 {
@@ -79,12 +90,8 @@ INLINE void turn_columns(lines x, int64_t count, int64_t k, int64_t first, ELEME
         ELEMENT *group = to + (first + q - begin) * width;
         for (int64_t p = q + PAIR_DEPTH; p < min64(k, q + 2 * PAIR_DEPTH); p++) /* the hardware does not */
             __builtin_prefetch(x.from + p * x.step, 0, 2);
-        for (; i + PAIR_LINES <= count; i += PAIR_LINES) {
-            if (end - begin == PAIR_DEPTH)
-                matrix_turn_lines(group + i * PAIR_DEPTH, x.from + q * x.step + i, x.step, 0, PAIR_DEPTH);
-            else
-                matrix_turn_lines(group + i * PAIR_DEPTH, x.from + q * x.step + i, x.step, begin, end);
-        }
+        for (; i + PAIR_LINES <= count; i += PAIR_LINES)
+            turn_some(group + i * PAIR_DEPTH + begin, x.from + q * x.step + i, x.step, end - begin);
         for (; i < count; i++)
             for (int64_t p = begin; p < end; p++) group[i * PAIR_DEPTH + p] = x.from[(q + p - begin) * x.step + i];
         q += end - begin;

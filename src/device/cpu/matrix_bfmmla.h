@@ -7,6 +7,7 @@
  *   MATRIX_UNIT                      a panel's depth is a multiple of it, the missing k's zero
  *   MATRIX_SKINNY                    1: products with few rows have their own kernels (skinny_matrix.c); 0: they are
  *                                    tiles, too
+ *   MATRIX_SKINNY_TILES              1: these take B's columns as the rows of tiles (skinny_tiles_matrix.c)
  *   MATRIX_PAIRS                     1: B_GROUP is 2, and panels are packed by matrix_pairs.h
  *   MATRIX_CONTINUES                 1: matrix_continue, which adds the products of a further block of k one by one to
  *                                    the sum that is there; 0: a block is summed by itself, then added
@@ -19,6 +20,7 @@
  *   matrix_take_columns              packs a group of B_GROUP k's of 4 columns that are contiguous along the columns
  *   matrix_sums, matrix_dot, matrix_store_sums, matrix_add_rows, MATRIX_DOT_COLUMNS, MATRIX_VECTOR   for skinny
  *                                    products (skinny_matrix.c)
+ *   matrix_skinny, SKINNY_LINES, matrix_skinny_columns   the same where MATRIX_SKINNY_TILES is 1
  * A panel of A has MATRIX_ROWS rows: element (row, k) is at [k / A_GROUP][row][k % A_GROUP]. A panel of B has
  * MATRIX_COLUMNS columns: (k, column) is at [k / B_GROUP][column][k % B_GROUP].
  *
@@ -30,6 +32,7 @@
 #include "device/cpu/cpu.h"
 
 #define MATRIX_SKINNY 1
+#define MATRIX_SKINNY_TILES 0
 #define MATRIX_NARROW 1
 #define MATRIX_PAIRS 0
 #define MATRIX_CONTINUES 0

@@ -43,23 +43,21 @@ static inline __attribute__((always_inline)) void matrix_take_lines(ELEMENT *to,
     for (int p = 0; p < PAIR_LINES; p++) memcpy(to + p * to_pair, &r[p], sizeof r[p]);
 }
 
-/* 16 lines, contiguous, whose k's from `begin` to `end`, at most 32, are `step` elements apart: k q of line i goes to
- * to[i * 32 + q]. The others stay. */
+/* 16 lines, contiguous, and `count` k's, at most 32, `step` elements apart: k q of line i goes to to[i * 32 + q]. The
+ * count is a constant where speed matters. */
 static inline __attribute__((always_inline)) void matrix_turn_lines(ELEMENT *to, const ELEMENT *from, int64_t step,
-                                                                    int64_t begin, int64_t end)
+                                                                    const int64_t count)
 {
     typedef uint16_t half __attribute__((vector_size(PAIR_LINES * sizeof(uint16_t))));
     pair_lines       r[PAIR_LINES];
-    half             first = {0}, second = {0};
     for (int64_t p = 0; p < PAIR_LINES; p++) {
-        if (2 * p >= begin && 2 * p < end) memcpy(&first, from + (2 * p - begin) * step, sizeof first);
-        if (2 * p + 1 >= begin && 2 * p + 1 < end) memcpy(&second, from + (2 * p + 1 - begin) * step, sizeof second);
+        half first = {0}, second = {0};
+        if (2 * p < count) memcpy(&first, from + 2 * p * step, sizeof first);
+        if (2 * p + 1 < count) memcpy(&second, from + (2 * p + 1) * step, sizeof second);
         r[p] = __builtin_convertvector(first, pair_lines) | __builtin_convertvector(second, pair_lines) << 16;
     }
     transpose_pairs(r);
-    for (int i = 0; i < PAIR_LINES; i++)
-        memcpy(to + i * PAIR_DEPTH + begin, (const char *)&r[i] + begin * (int64_t)sizeof *to,
-               (size_t)(end - begin) * sizeof *to);
+    for (int i = 0; i < PAIR_LINES; i++) memcpy(to + i * PAIR_DEPTH, &r[i], (size_t)count * sizeof *to);
 }
 
 /* to[column][k], 32 columns of two k's, from columns that are contiguous in memory, `step` elements from a k to the

@@ -8,7 +8,8 @@
 
 #include "device/cpu/cpu.h"
 
-#define MATRIX_SKINNY 0
+#define MATRIX_SKINNY 1
+#define MATRIX_SKINNY_TILES 1
 #define MATRIX_NARROW 0
 #define MATRIX_PAIRS 1
 #define MATRIX_CONTINUES 1
@@ -149,6 +150,55 @@ INLINE void matrix_continue(const ELEMENT *a, int64_t depth, const ELEMENT *b, R
     EACH_TILE_OF_SUMS(TILE_LOAD, c, bytes);
     ADD_PRODUCTS
     EACH_TILE_OF_SUMS(TILE_STORE, c, bytes);
+}
+
+enum { SKINNY_LINES = 4 * TILE_ROWS };
+
+/* Adds the products of `depth` k's of 64 lines, in which k's are contiguous, and up to 16 rows, packed as B is:
+ * sums[line][row]. */
+INLINE void matrix_skinny(const ELEMENT *lines, int64_t line, const ELEMENT *rows, int64_t depth,
+                          REAL (*sums)[TILE_PAIRS])
+{
+    int64_t bytes = line * (int64_t)sizeof(ELEMENT);
+    TILES_OF_A_THREAD
+    TILE_LOAD(0, sums[0], TILE_ROW_BYTES);
+    TILE_LOAD(1, sums[TILE_ROWS], TILE_ROW_BYTES);
+    TILE_LOAD(2, sums[2 * TILE_ROWS], TILE_ROW_BYTES);
+    TILE_LOAD(3, sums[3 * TILE_ROWS], TILE_ROW_BYTES);
+    for (int64_t k = 0; k < depth; k += MATRIX_UNIT) {
+        const ELEMENT *at = lines + k;
+        for (int64_t i = 0; i < SKINNY_LINES; i++) /* lines that follow: the hardware follows fewer streams */
+            __builtin_prefetch(at + (SKINNY_LINES + i) * line, 0, 2);
+        TILE_LOAD(6, rows + k * TILE_PAIRS, TILE_ROW_BYTES);
+        TILE_LOAD(4, at, bytes);
+        TILE_ADD_DOTS(0, 4, 6);
+        TILE_LOAD(5, at + TILE_ROWS * line, bytes);
+        TILE_ADD_DOTS(1, 5, 6);
+        TILE_LOAD(4, at + 2 * TILE_ROWS * line, bytes);
+        TILE_ADD_DOTS(2, 4, 6);
+        TILE_LOAD(5, at + 3 * TILE_ROWS * line, bytes);
+        TILE_ADD_DOTS(3, 5, 6);
+    }
+    TILE_STORE(0, sums[0], TILE_ROW_BYTES);
+    TILE_STORE(1, sums[TILE_ROWS], TILE_ROW_BYTES);
+    TILE_STORE(2, sums[2 * TILE_ROWS], TILE_ROW_BYTES);
+    TILE_STORE(3, sums[3 * TILE_ROWS], TILE_ROW_BYTES);
+}
+
+/* Adds the products of 32 k's of up to 16 rows, [row][k], and 32 columns, [k / 2][column][k % 2]: sums[column / 16][row]
+ * [column % 16]. */
+INLINE void matrix_skinny_columns(const ELEMENT *rows, const ELEMENT *columns, REAL (*sums)[TILE_ROWS][TILE_PAIRS])
+{
+    TILES_OF_A_THREAD
+    TILE_LOAD(0, sums[0][0], TILE_ROW_BYTES);
+    TILE_LOAD(1, sums[1][0], TILE_ROW_BYTES);
+    TILE_LOAD(4, rows, TILE_ROW_BYTES);
+    TILE_LOAD(6, columns, 2 * TILE_ROW_BYTES);
+    TILE_ADD_DOTS(0, 4, 6);
+    TILE_LOAD(7, columns + 2 * TILE_PAIRS, 2 * TILE_ROW_BYTES);
+    TILE_ADD_DOTS(1, 4, 7);
+    TILE_STORE(0, sums[0][0], TILE_ROW_BYTES);
+    TILE_STORE(1, sums[1][0], TILE_ROW_BYTES);
 }
 
 #endif

@@ -8,6 +8,7 @@
 #include "device/cpu/cpu.h"
 
 #define MATRIX_SKINNY 0
+#define MATRIX_SKINNY_TILES 0
 #define MATRIX_NARROW 0
 #define MATRIX_PAIRS 1
 #define MATRIX_CONTINUES 0

@@ -6,7 +6,7 @@
 #define LK__MATRIX_TILE
 #include "device/cpu/skinny.h"
 
-#if HAS_SKINNY
+#if HAS_SKINNY && !MATRIX_SKINNY_TILES
 
 enum {
     DEPTH = BLOCK_K, /* the most of a block of k */
