@@ -37,7 +37,7 @@ static const option generate_options[] = {
             "Seed for choosing tokens. A prompt's text does not depend on the other prompts"),
     TEXTS("stop", "TEXT", "End before this text, also where it spans tokens; may be repeated"),
     FLAG("ignore-eos", "Continue after the end-of-text token"),
-    FLAG("slide", "Continue when the model's context is full, with its latest half; otherwise the text ends there"),
+    FLAG("slide", "When the model's context is full, continue from its latest half; otherwise the text ends there"),
     HEADING("Output"),
     FLAG("ids", "Print the new tokens as ids, a line for each prompt"),
     FLAG("json", "Print a line of JSON for each prompt: prompt, ids, text, end (eos, stop, tokens or context)"),

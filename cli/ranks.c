@@ -285,10 +285,11 @@ int ranks_make(setup *s, const char *name, const options *given)
     }
     int most = config->leaves ? (config->leaves + parts - 1) / parts : 0; /* leaves of a rank */
     if (config->leaves && config->accumulate > most) {
-        print_error(name,
-                    "--accumulate %d with --reproducible: a micro-batch has whole leaves, and of --leaves %d a rank "
-                    "has at most %d; give --accumulate %d or less, or more --leaves",
-                    config->accumulate, config->leaves, most, most);
+        print_error(
+            name,
+            "--accumulate %d with --reproducible: a micro-batch consists of whole leaves, and with --leaves %d a "
+            "rank has at most %d; use --accumulate %d or less, or more --leaves",
+            config->accumulate, config->leaves, most, most);
         return EXIT_USER_ERROR;
     }
     return transformer_fit(&s->transformer, name, s->context, config);

@@ -28,7 +28,8 @@ void ranks_restarted(options *given);
 /* How the ranks of a command reach each other, and how long they wait. */
 #define TRANSPORT_OPTIONS                                                                                            \
     CHOICE_LISTED("backend", "NAME", "auto", transport_of_ranks,                                                     \
-           "Transport between ranks; auto: shared memory on one host", .flags = OPTION_LOCAL),                       \
+           "Transport between ranks; auto: on one host, direct exchange between GPUs, otherwise shared memory",      \
+           .flags = OPTION_LOCAL),                                                                                   \
         NUMBER("timeout", "SECONDS", "600", 0.1, 1e7,                                                                \
                "A rank that does not enter a collective within this time counts as failed", .flags = OPTION_LOCAL),  \
         NUMBER("join-timeout", "SECONDS", NULL, 0.001, 1e7,                                                          \
@@ -41,10 +42,10 @@ void ranks_restarted(options *given);
            "Replaced by --mesh: --parallel data -n 8 is --mesh data=8. The next version will not have it"),            \
         CHOICE("state", "WHERE", "auto", "auto|shared|replicated",                                                     \
                "Parameters and optimizer state: shared: once for all ranks of a host, each of which updates a slice, " \
-               "on CPUs. replicated: every rank has its own. auto: shared where that is possible. The results are "    \
+               "on CPUs. replicated: every rank has its own. auto: shared where that is possible. All give "           \
                "the same bits"),                                                                                       \
         FLAG("keep-cores", "With shared state, a rank that waits for others of its host leaves its cores idle "        \
-             "instead of lending them to ranks that still compute. The results are the same bits"),                    \
+             "instead of lending them to ranks that still compute. The bits are the same"),                            \
         NUMBER("bucket-mib", "X", "25", 0.001, 65536,                                                                  \
                "MiB of gradients in a bucket, reduced while backward runs; the first bucket has 1"),                   \
         INTEGER("accumulate", "K", "1", 1, 65536, "Gradient accumulation: micro-batches per step and rank; less "      \
@@ -71,7 +72,7 @@ void ranks_restarted(options *given);
         CHOICE_LISTED("pipeline-schedule", "NAME", "1f1b", mesh_options_schedule,                                      \
                       "In which order the stages compute micro-batches. 1f1b: forward of one and backward of another " \
                       "in turn. gpipe: forward of all first, with the activations of all. zero-bubble: as 1f1b, and "  \
-                      "gradients of weights are computed where a stage would wait. The results are the same bits",     \
+                      "gradients of weights are computed where a stage would wait. All give the same bits",            \
                       .of = "mesh", .axes = LK_AXIS_PIPELINE),                                                         \
         TRAINING_LIST(LK_TRAINER_MESH_OPTIONS) /* ends with a comma */
 

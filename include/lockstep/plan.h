@@ -62,7 +62,7 @@ typedef struct lk_parallel {
      * once, in memory that they have in common. 0: every rank gathers its own. */
     int hosts LK_ZERO;
     /* With LK_STATE_SHARED: 1: a rank that waits for others of its host at LK_SYNC leaves its cores idle. 0: it lends
-     * them: threads of a rank that still computes run part of its work there. The results are the same bits. */
+     * them: threads of a rank that still computes run part of its work there. The bits are the same. */
     int keep_cores LK_ZERO;
     /* Of a mesh with an axis shard whose ranks do not share their state in memory (LK_STATE_REPLICATED): what each of
      * them has a slice of. 1: master copies and optimizer state; 2: gradients too; 3: parameters too, which are

@@ -19,7 +19,7 @@
     X(LOCKSTEP_DEVICE, SETTINGS, TEXT, 0, 0,                                                                           \
       "the device where neither --device nor the program chooses one: auto, cpu, cuda or cuda:N")                      \
     X(LOCKSTEP_ISA, SETTINGS, TEXT, 0, 0,                                                                              \
-      "the instruction set of the CPU's kernels where the program chooses none: one that `lockstep info` lists")       \
+      "instruction set of the CPU kernels, unless the program chooses one; `lockstep info` lists them")                \
     X(LOCKSTEP_DATA, SETTINGS, PATH, 0, 0, "the directory of public data sets, each in a folder with its name")          \
     X(LOCKSTEP_MODULES, SETTINGS, PATH, 0, 0, "the directory of the modules for CUDA and MPI")                         \
     X(LOCKSTEP_TOKEN_FILE, SETTINGS, PATH, 0, 0,                                                                       \
@@ -72,7 +72,7 @@
     X(SLURM_RESTART_COUNT, JOB, INTEGER, 0, 0, "how many times Slurm has restarted the job")                            \
     X(OMP_NUM_THREADS, SYSTEM, TEXT, 0, 0, "`lockstep run` keeps a number that is set, and sets it otherwise")         \
     X(CUDA_VISIBLE_DEVICES, SYSTEM, TEXT, 0, 0, "the GPUs that a process may use; `lockstep run` counts them")         \
-    X(CUDA_MPS_PIPE_DIRECTORY, SYSTEM, PATH, 0, 0, "where the daemon of NVIDIA MPS has its pipes")                     \
+    X(CUDA_MPS_PIPE_DIRECTORY, SYSTEM, PATH, 0, 0, "directory of the NVIDIA MPS daemon's pipes")                       \
     X(TORCH_NCCL_ASYNC_ERROR_HANDLING, SYSTEM, TEXT, 0, 0, "`lockstep run` sets 1 for PyTorch where it is not set")    \
     X(TORCH_ELASTIC_SHUTDOWN_TIMEOUT, SYSTEM, NUMBER, 0, 0,                                                            \
       "seconds that `lockstep run` gives ranks to end, as torchrun")                                                   \
@@ -93,7 +93,7 @@
       "GPUs: libraries may add in any order: results differ from run to run")                                          \
     X(LOCKSTEP_CUDA_MEASURE, CHECKS, FLAG, 0, 0, "0: GPUs choose algorithms without measuring them")                   \
     X(LOCKSTEP_CUDA_TUNING_SECONDS, CHECKS, NUMBER, 0, 1e6,                                                            \
-      "GPUs: how long a start measures algorithms, default 3; if set, also those that had no time before")             \
+      "GPUs: seconds that a start may spend on autotuning (default 3); if set, shapes skipped earlier are tuned too")  \
     X(LOCKSTEP_CUDA_OVERLAP, CHECKS, FLAG, 0, 0, "0: a kernel starts only after the previous one has finished")                  \
     X(LOCKSTEP_CUDA_LAUNCH_GROUPS, CHECKS, FLAG, 0, 0, "0: each kernel has its own launch")                            \
     X(LOCKSTEP_CUDA_TOGETHER, CHECKS, FLAG, 0, 0, "replaced by LOCKSTEP_CUDA_LAUNCH_GROUPS")                           \

@@ -13,7 +13,7 @@ static lk_status collective(lk_comm *c, const lk__comm_call *o)
     if (o->send_counts && o->recv_counts) {
         if (o->send_counts[0] != o->recv_counts[0])
             return lk__fail(c->context, LK_EMISMATCH,
-                            "%s:%d: all_to_allv: rank 0 sends %zu elements to itself and expects %zu", o->site.file,
+                            "%s:%d: all_to_allv: rank 0 sends %zu elements to itself but expects %zu", o->site.file,
                             o->site.line, o->send_counts[0], o->recv_counts[0]);
         from = from ? from + o->send_displacements[0] * size : NULL;
     }

@@ -115,7 +115,7 @@ static bool make_part_shapes(check *k, lk__factor_cut c, lk__kernel_custom *part
         if (whole->missing >> i & 1) inputs[i].rank = -1;
     }
     if (!lk__custom_shapes(part, inputs, message))
-        return report(k, "its shape rule refuses parts of the factor %s: %s", name, message);
+        return report(k, "its shape rule rejects parts of factor %s: %s", name, message);
     for (int i = 0; i < whole->operation.outputs; i++) {
         lk_operand y = k->whole->operands.outputs[i];
         bool       same = y.rank == part->outputs[i].rank;

@@ -216,7 +216,7 @@ static lk_status check_optimizer(lk_graph *g, const lk_plan_config *config)
     if (!config->loss.graph) return lk__fail(c, LK_EINVAL, "an optimizer needs a loss");
     if (!lk__optimizer_check(o, wrong, sizeof wrong)) return lk__fail(c, LK_EINVAL, "%s", wrong);
     if (o->groups_count < 0 || (o->groups_count > 0 && !o->groups))
-        return lk__fail(c, LK_EINVAL, "groups_count is %d, and groups is %s", o->groups_count,
+        return lk__fail(c, LK_EINVAL, "groups_count is %d, but groups is %s", o->groups_count,
                         o->groups ? "set" : "NULL");
     for (int i = 0; i < o->groups_count && status >= 0; i++) {
         if (!o->groups[i].match)

@@ -143,7 +143,7 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write,
     if (lk__plan_ranks(p) > 1)
         lk__cost_print(&o, "  metrics: all_gather of a few numbers per rank, %.3f ms\n", 1e3 * sync_seconds);
     if (p->shared)
-        lk__cost_print(&o, "  update: of a slice by every rank; all%s wait for its end, %.3f ms\n",
+        lk__cost_print(&o, "  update: each rank updates its slice; all%s wait until it ends, %.3f ms\n",
                        p->parallel.hosts > 1 ? " of a host" : "", 1e3 * sync_seconds);
     double exposed = fmax(0, finished - backward);
     double critical =

@@ -142,7 +142,7 @@ static void a_failure_in_a_groups_thread_is_reported_to_the_waiter(void)
         while (way && lk_work_test(work) == LK_END) {}
         if (way) CHECK(strstr(lk_context_error(context), "expects 4"), "tested: \"%s\"", lk_context_error(context));
         CHECK(lk_work_wait(work) == LK_EMISMATCH);
-        CHECK(strstr(lk_context_error(context), "sends 3 elements to itself and expects 4"), "waited for: \"%s\"",
+        CHECK(strstr(lk_context_error(context), "sends 3 elements to itself but expects 4"), "waited for: \"%s\"",
               lk_context_error(context));
     }
     lk_comm_free(comm);

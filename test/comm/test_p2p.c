@@ -474,7 +474,7 @@ static void fall_back(p2p_job job, const char *reason)
 static void dropped_writes_are_found(void)
 {
     fall_back((p2p_job){.size = 3, .odd = 1, .name = "LK_CUDA_EMULATED_PEERS", .value = "drop"},
-              "what the GPU of rank 1 wrote to the memory of rank 0's is not there");
+              "a test pattern that the GPU of rank 1 wrote to the memory of rank 0 did not arrive");
 }
 static void memory_that_cannot_be_shared_is_not(void)
 {

@@ -316,7 +316,7 @@ static void wrong_factors_are_found(void)
                    "forward: output 0 is not the sum over the parts of the factor c");
     expect_factors(moments, "(n, c) -> (n):, (), (n)", "factors: there is no input");
     expect_factors(affine, "(rows, columns), (other), (columns) -> (rows, columns)",
-                   "its shape rule refuses parts of the factor columns");
+                   "its shape rule rejects parts of factor columns");
     expect_factors(affine, "(rows, columns), (columns), (columns) -> (rows, other)",
                    "for a part of the factor columns its shape rule gives output 0");
     expect_factors(centre, "(!n, c) -> (c, n)", "factors: output 0 has 7 along dimension 0, and its factors 5");

@@ -155,11 +155,10 @@ lk_status lk__net_run_payload(const lk__net_collective_run *run, int from, size_
     size_t got = 0;
     *data = lk__net_payload(run->net, from, &got);
     if (got == bytes) return LK_OK;
-    char text[128];
+    char text[160];
     snprintf(text, sizeof text,
-             "rank %d sent %zu bytes and rank %d expected %zu: they do not run "
-             "the same program",
-             from, got, run->rank, bytes);
+             "rank %d sent %zu bytes, but rank %d expected %zu: they are not running the same program", from, got,
+             run->rank, bytes);
     return lk__net_raise(run->net, LK_EMISMATCH, text);
 }
 

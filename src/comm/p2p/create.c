@@ -19,7 +19,7 @@ static bool may_begin(const lk_comm *c, char why[LK__P2P_WHY])
     const lk__shm *s = c->state;
     *why = 0;
     if (c->size > LK__PEERS_MOST) {
-        snprintf(why, LK__P2P_WHY, "at most %d ranks can, and there are %d", LK__PEERS_MOST, c->size);
+        snprintf(why, LK__P2P_WHY, "at most %d ranks can exchange directly, but there are %d", LK__PEERS_MOST, c->size);
         return false;
     }
     for (int i = 0; i < c->size; i++) {
@@ -62,7 +62,8 @@ static lk_status check_one(const lk__p2p *p, int writer, int owner)
         p->peers->check_pattern(p->device, pattern_at(p, writer, owner), PATTERN_WORDS, seed_of(writer, owner), &same);
     if (status < 0 || same) return status;
     return lk__fail(p->comm->context, LK_EUNSUPPORTED,
-                    "what the GPU of rank %d wrote to the memory of rank %d's is not there", writer, owner);
+                    "a test pattern that the GPU of rank %d wrote to the memory of rank %d did not arrive", writer,
+                    owner);
 }
 
 /* What the others wrote to this rank's memory, and what each has in its own. */

@@ -97,7 +97,7 @@ static lk_status raise_failed(lk__p2p *p, int culprit)
     if (culprit >= 0 && culprit < p->comm->size && culprit != p->comm->rank) return raise_late(p, culprit);
     double end = lk__now() + 1;
     while (lk__shm_failure(s) == LK_OK && lk__now() < end) usleep(1000);
-    return lk__shm_raise(s, LK_EIO, "a queued call ended before all ranks had come, and no rank says why");
+    return lk__shm_raise(s, LK_EIO, "a queued call ended before all ranks had arrived, and no rank reported why");
 }
 
 lk_status lk__p2p_check(lk__p2p *p)

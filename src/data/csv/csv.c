@@ -66,7 +66,7 @@ static lk_status refuse_feature(const lk__csv_table *t, const lk__csv *c, int co
                         shown);
     char advice[64] = "";
     if (!t->features) snprintf(advice, sizeof advice, ". If this is the label, use --label %d", column + 1);
-    return lk__fail(t->context, LK_EFORMAT, "%s: '%s' is not a number: features are numbers%s",
+    return lk__fail(t->context, LK_EFORMAT, "%s: '%s' is not a number: features must be numbers%s",
                     lk__csv_show_place(t, c, column).text, shown, advice);
 }
 

@@ -124,7 +124,7 @@ size_t lk__png_arena(const lk__image_info *info) { return (size_t)info->width * 
 lk_status lk__png_decode(const lk__image_file *file, const lk__image_decoding *d)
 {
     (void)file;
-    snprintf(d->message, LK__IMAGE_MESSAGE, "is a PNG file, and this build has no libpng to decode it");
+    snprintf(d->message, LK__IMAGE_MESSAGE, "is a PNG file, but this build has no libpng to decode it");
     return LK_EUNSUPPORTED;
 }
 

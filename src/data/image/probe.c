@@ -114,9 +114,10 @@ static lk_status read_frame(const header *h, int kind, const unsigned char *data
     h->info->height = read16(data + 1);
     h->info->width = read16(data + 3);
     if (depth != 8)
-        return REFUSE(h, LK_EUNSUPPORTED, "is a JPEG of %d bits, which is not supported: expected 8", depth);
+        return REFUSE(h, LK_EUNSUPPORTED, "is a JPEG with %d bits per sample, which is not supported: expected 8",
+                      depth);
     if (components != 1 && components != 3 && components != 4)
-        return REFUSE(h, LK_EUNSUPPORTED, "is a JPEG of %d components, which is not supported: expected 1, 3 or 4",
+        return REFUSE(h, LK_EUNSUPPORTED, "is a JPEG with %d components, which is not supported: expected 1, 3 or 4",
                       components);
     if (length < 6 + 3 * (size_t)components)
         return REFUSE(h, LK_EFORMAT, "is damaged: a JPEG frame header of %zu bytes", length);

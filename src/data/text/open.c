@@ -239,7 +239,7 @@ static lk_status read_token_file(const lk__text_request *r, lk__text_source *s, 
         return status;
     if (file->vocabulary && vocabulary && file->vocabulary != vocabulary)
         return lk__fail(r->context, LK_EMISMATCH,
-                        "%s has tokens of a vocabulary of %lld, but the tokenizer %s has %lld", s->path,
+                        "%s was tokenized with a vocabulary of %lld, but the tokenizer %s has %lld", s->path,
                         (long long)file->vocabulary, r->options->tokenizer, (long long)vocabulary);
     s->ids = file->ids;
     s->info.bytes = file->bytes;

@@ -44,8 +44,9 @@ static int attention_shape(lk__graph_shapes *s)
     if (d < 0) return -1;
     if (!is_bound(operand(s, 3), q, q->dims[1]) || !is_bound(operand(s, 4), q, q->dims[1]) ||
         !is_bound(operand(s, 5), q, -1))
-        return LK__SHAPE_FAIL(s, "attention: first and last are (samples, tokens), lengths (samples), of queries %s",
-                              lk__shape_show(q).text);
+        return LK__SHAPE_FAIL(
+            s, "attention: with queries %s, first and last must be (samples, tokens) and lengths (samples)",
+            lk__shape_show(q).text);
     if (!(s->attrs->probability >= 0 && s->attrs->probability < 1) || s->attrs->window < 0)
         return LK__SHAPE_FAIL(s, "attention: dropout %g must be 0 to below 1, and window %lld 0 or more",
                               s->attrs->probability, (long long)s->attrs->window);
