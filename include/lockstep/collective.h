@@ -21,7 +21,8 @@ typedef struct lk_collective {
 
 /* The collective at `index`, from 0, of those that lk_comm_run runs; LK_END: there are no more. */
 LK_API lk_status lk_collective_at(int index, lk_collective *collective);
-/* Runs a collective by its name, as the function of that name does. `op` and `root` are used where it has them. */
+/* Runs a collective by its name, as the function of that name does. `op` and `root` are used by
+ * collectives that take them. */
 LK_API lk_status lk_comm_run_at(lk_site site, lk_comm *comm, const char *name, const void *send, void *recv,
                                 size_t count, lk_dtype type, lk_reduce_op op, int root, lk_work **work);
 #define lk_comm_run(...) lk_comm_run_at(LK_HERE, __VA_ARGS__)

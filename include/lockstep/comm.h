@@ -68,8 +68,8 @@ LK_API void lk_comm_abort(lk_comm *comm, const char *why);
 LK_API void lk_comm_busy_begin(lk_comm *comm, const char *what);
 LK_API void lk_comm_busy_end(lk_comm *comm);
 
-/* A buffer in memory that all ranks of the host share: collectives on it need no copies. Collective; every rank gives
- * the same bytes. Zeroed. After a failure of the group its contents are undefined. Freed with the comm, or before. */
+/* A buffer in memory that all ranks of the host share: collectives on it need no copies. Collective; every rank passes
+ * the same `bytes`. Zeroed. After a failure of the group its contents are undefined. Freed with the comm, or before. */
 LK_API lk_status lk_comm_alloc_at(lk_site site, lk_comm *comm, size_t bytes, void **memory);
 #define lk_comm_alloc(...) lk_comm_alloc_at(LK_HERE, __VA_ARGS__)
 LK_API void lk_comm_release(lk_comm *comm, void *memory); /* local; once no operation of any rank uses it */

@@ -170,7 +170,7 @@ typedef struct lk_plan_config {
 #define LK_PLAN_CONFIG_INIT {.size = sizeof(lk_plan_config)}
 
 /* Fails with the graph's first failure, or if no plan is possible; lk_context_error returns the reason. config may be
- * NULL for all defaults: a plan that evaluates, without outputs. */
+ * NULL for all defaults: an evaluation-only plan without outputs. */
 LK_API lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan);
 LK_API void      lk_plan_free(lk_plan *plan);
 

@@ -185,10 +185,9 @@ typedef struct lk_trainer_config {
  *
  * One row for each field above that is directly an option of `lockstep train`: the field, the option's name, the name
  * of its argument, its default and range, its traits, the option that it belongs to (if the user sets that one, a
- * recorded value of this one is ignored; NULL: none), and its help. From these rows come the options of the command,
- * with --config files, help, man page and completion; what the record in state.json contains and a resume takes from
- * it; and what ranks compare before they start: one line for each list. docs/extending.md shows how to add an
- * option. */
+ * recorded value of this one is ignored; NULL: none), and its help. These rows define the command's options
+ * (with --config files, help, man page and completion), what state.json records and a resume restores, and what ranks
+ * compare before they start. Each list is one line. docs/extending.md shows how to add an option. */
 typedef enum lk_option_trait {
     LK_OPTION_RECORDED = 1, /* a resume takes it from the checkpoint, unless the user sets it */
     LK_OPTION_EQUAL = 2,    /* ranks with different values do not start */

@@ -1,5 +1,5 @@
-/* device/device.h - a device: its name, and one table each for memory (memory.h), kernels (kernels.h) and recorded work
- * (recording.h). */
+/* device/device.h - a device: its name, and one table each for memory (memory.h), kernels (kernels.h), recorded work
+ * (recording.h) and, where it has any, memory that other ranks map (peers.h). */
 #ifndef LK__DEVICE_H
 #define LK__DEVICE_H
 
