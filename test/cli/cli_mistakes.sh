@@ -34,7 +34,7 @@ expect 2 "batch_norm computes statistics for each leaf.*: synchronise it \(sync_
 expect 2 "linear adds 64 elements in 1 part, which cannot be divided equally among 4 ranks along tensor: with \
 --reproducible layout use a smaller extent, or --sum-part-minimum 16 or less" "$lockstep" plan --model mlp --hidden 64 \
     --data synthetic:24,classes=8 --batch 16 --mesh tensor=4 --reproducible layout
-expect 2 "accumulate 9 with --reproducible: a micro-batch consists of whole leaves, and with --leaves 8 a rank has at most 8" \
+expect 2 "a micro-batch consists of whole leaves, and with --leaves 8 a rank has at most 8" \
     "$lockstep" train $small --reproducible --accumulate 9
 expect 2 "momentum" "$lockstep" train $small --momentum 0.9
 expect 2 "did you mean|cifar10" "$lockstep" train --data cifar

@@ -43,5 +43,5 @@ T
 ./main "$SOURCE_DIR/test/golden/images/rgb8.png" "$SOURCE_DIR/test/golden/images/420.jpg" > out.txt ||
     { cat out.txt; exit 1; }
 grep -q 'is a PNG file, but this build has no libpng' out.txt || { cat out.txt; exit 1; }
-grep -q 'is a JPEG file, and this build has no libjpeg' out.txt || { cat out.txt; exit 1; }
+grep -q 'is a JPEG file, but this build has no libjpeg' out.txt || { cat out.txt; exit 1; }
 grep -q 'folder:.* this build decodes no images; install libpng and libjpeg' out.txt || { cat out.txt; exit 1; }

@@ -179,7 +179,9 @@ lk_status lk__p2p_watch(lk__p2p *p)
 {
     if (p->watching) return LK_OK;
     int error = pthread_create(&p->watcher, NULL, watch, p);
-    if (error) return lk__fail(p->comm->context, LK_ENOMEM, "a thread that watches queued calls: error %d", error);
+    if (error)
+        return lk__fail(p->comm->context, LK_ENOMEM, "cannot start the thread that watches queued calls: error %d",
+                        error);
     p->watching = true;
     return LK_OK;
 }

@@ -159,7 +159,7 @@ size_t lk__jpeg_arena(const lk__image_info *info) { return (size_t)info->width *
 lk_status lk__jpeg_decode(const lk__image_file *file, int reduction, const lk__image_decoding *d)
 {
     (void)file, (void)reduction;
-    snprintf(d->message, LK__IMAGE_MESSAGE, "is a JPEG file, and this build has no libjpeg to decode it");
+    snprintf(d->message, LK__IMAGE_MESSAGE, "is a JPEG file, but this build has no libjpeg to decode it");
     return LK_EUNSUPPORTED;
 }
 

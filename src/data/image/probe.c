@@ -202,7 +202,7 @@ lk_status lk__image_probe(const void *bytes, size_t size, bool complete, lk__ima
     if (!is_png && !is_jpeg) return refuse_format(&h);
     info->format = is_png ? LK__IMAGE_PNG : LK__IMAGE_JPEG;
     if (is_png ? !lk__png_built() : !lk__jpeg_built())
-        return REFUSE(&h, LK_EUNSUPPORTED, "is a %s file, and this build has no %s to decode it",
+        return REFUSE(&h, LK_EUNSUPPORTED, "is a %s file, but this build has no %s to decode it",
                       is_png ? "PNG" : "JPEG", is_png ? "libpng" : "libjpeg");
     return is_png ? probe_png(&h) : probe_jpeg(&h);
 }
