@@ -346,11 +346,10 @@ static void read_outputs(lk__plan_accesses *a)
 
 /* ---- all actions ---- */
 
-lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, const lk__plan_instruction *in)
+/* Of kernels, of collectives over values, of messages and of inputs. false: it is none of these. */
+static bool find_of_nodes(lk__plan_accesses *a, const lk__schedule_run *run, const lk__plan_instruction *in)
 {
     const lk__graph_node *n = in->node >= 0 ? &a->list->graph->nodes[in->node] : NULL;
-    a->count = 0;
-    a->slot = run->slot;
     switch (in->action) {
     case LK__DO_INPUTS:
     case LK__DO_BOUND:
@@ -379,18 +378,24 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     case LK__DO_START_RECEIVE_STAGED:
         start_transfer(a, run, n, in->section == LK_SYNC || in->section == LK_UPDATE);
         break;
-    case LK__DO_START_SHARD:
-    case LK__DO_START_SHARD_STAGED:
-        if (lk__bucket_type(a->plan, &a->plan->buckets[in->bucket]) != a->plan->buckets[in->bucket].dtype)
-            lk__access_bucket(a, run, in);
-        else
-            lk__access_start_shard(a, run, in->bucket);
-        break;
-    case LK__DO_ADD_SLICES: lk__access_add_slices(a, run, in->bucket); break;
     case LK__DO_SLICE: lk__access_slice(a, n); break;
-    case LK__DO_FETCH_PARTS: lk__access_fetch_parts(a); break;
-    case LK__DO_SQUARE_PARTS: lk__access_square_parts(a, n); break;
-    case LK__DO_ADD_SQUARES: lk__access_add_squares(a); break;
+    case LK__DO_OUTPUTS:
+        read_numbers(a, 0, 0);
+        read_outputs(a);
+        break;
+    case LK__DO_TOKENS:
+        read_outputs(a);
+        write_inputs(a, run);
+        break;
+    default: return false;
+    }
+    return true;
+}
+
+/* Of the loss, the weight and the norm: what is counted and reported. */
+static bool find_of_numbers(lk__plan_accesses *a, const lk__schedule_run *run, const lk__plan_instruction *in)
+{
+    switch (in->action) {
     case LK__DO_LOSS_SCALES: write_scales(a, run); break;
     case LK__DO_LOSSES: read_numbers(a, 0, run->part); break;
     case LK__DO_NUMBERS: write_numbers(a, run); break;
@@ -408,14 +413,26 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
         lk__access_number(a, LK__READS, LK__SPACE_SUMS, 0, 0, a->parts);
         read_norm(a);
         break;
-    case LK__DO_OUTPUTS:
-        read_numbers(a, 0, 0);
-        read_outputs(a);
+    default: return false;
+    }
+    return true;
+}
+
+/* Of buckets of gradients, whole or in slices. */
+static bool find_of_gradients(lk__plan_accesses *a, const lk__schedule_run *run, const lk__plan_instruction *in)
+{
+    switch (in->action) {
+    case LK__DO_START_SHARD:
+    case LK__DO_START_SHARD_STAGED:
+        if (lk__bucket_type(a->plan, &a->plan->buckets[in->bucket]) != a->plan->buckets[in->bucket].dtype)
+            lk__access_bucket(a, run, in);
+        else
+            lk__access_start_shard(a, run, in->bucket);
         break;
-    case LK__DO_TOKENS:
-        read_outputs(a);
-        write_inputs(a, run);
-        break;
+    case LK__DO_ADD_SLICES: lk__access_add_slices(a, run, in->bucket); break;
+    case LK__DO_FETCH_PARTS: lk__access_fetch_parts(a); break;
+    case LK__DO_SQUARE_PARTS: lk__access_square_parts(a, &a->list->graph->nodes[in->node]); break;
+    case LK__DO_ADD_SQUARES: lk__access_add_squares(a); break;
     case LK__DO_ADD_SETS:
     case LK__DO_ADD_LEAVES:
     case LK__DO_ROUND:
@@ -434,6 +451,14 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     case LK__DO_BARRIER_NORM:
     case LK__DO_UPDATE_SLICES:
     case LK__DO_BARRIER_UPDATE: lk__access_shared(a, run, in); break;
+    default: return false;
+    }
+    return true;
+}
+
+static bool has_no_accesses(lk__plan_action action)
+{
+    switch (action) {
     /* The step block is part of every slot's inputs; a step's end is another way to run what follows it. */
     case LK__DO_STEP_BLOCK:
     case LK__DO_READ_IDS:
@@ -444,9 +469,19 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     case LK__DO_WAIT_SENT:
     case LK__DO_LEND:
     case LK__DO_BARRIER_BEGIN:
-    case LK__DO_BARRIER_BUFFERS:
-    case LK__ACTION_COUNT: break;
+    case LK__DO_BARRIER_BUFFERS: return true;
+    default: return false;
     }
+}
+
+lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, const lk__plan_instruction *in)
+{
+    a->count = 0;
+    a->slot = run->slot;
+    if (!find_of_nodes(a, run, in) && !find_of_numbers(a, run, in) && !find_of_gradients(a, run, in) &&
+        !has_no_accesses(in->action))
+        return lk__fail(a->plan->context, LK_EUNSUPPORTED, "what the instruction \"%s\" reads and writes is not known",
+                        lk__action_name(in->action));
     return a->status;
 }
 
