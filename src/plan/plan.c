@@ -282,39 +282,22 @@ static bool stages_cross_hosts(const lk__mesh_grid *mesh, int hosts)
     return false;
 }
 
-lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one_by_one, lk_plan **plan)
+/* What the plan knows before it has a graph. */
+static void set_config(lk_plan *p, const lk_graph *graph, const lk_plan_config *config, const lk__mesh_grid *mesh,
+                       bool one_by_one)
 {
-    return lk__plan_create_placed(graph, given, one_by_one, NULL, plan);
-}
-
-lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, bool one_by_one,
-                                 const lk__plan_placement *placement, lk_plan **plan)
-{
-    lk_plan_config        read;
-    lk_optimizer_config   optimizer;
-    lk__mesh_grid         mesh;
-    const lk_plan_config *config = &read;
-    if (plan) *plan = NULL;
-    if (!graph) return LK_EINVAL; /* of an empty tensor: there is no context for a message */
-    lk_context *c = graph->context;
-    if (!plan) return lk__fail(c, LK_EINVAL, "lk_plan_create: the pointer for the plan is NULL");
-    lk_status status = read_config(graph, given, &read, &optimizer, &mesh);
-    if (status < 0) return status;
-    lk_plan *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
-    if (!p) return LK_ENOMEM;
-    p->context = c;
-    p->device = lk__context_device(c);
+    p->context = graph->context;
+    p->device = lk__context_device(p->context);
     p->trains = config->optimizer != NULL;
     p->lr = config->optimizer ? config->optimizer->lr : 0;
-    p->mesh = mesh;
+    p->mesh = *mesh;
     p->parallel = config->parallel;
     p->policy = config->policy;
     p->matmul_precision = config->matmul_precision;
     p->gradient_dtype = config->gradient_dtype == LK_F32 ? graph->real : config->gradient_dtype;
     p->shared = p->parallel.state == LK_STATE_SHARED && lk__plan_batch_parts(p) > 1;
     p->stage = find_stage(p);
-    int hosts = p->parallel.hosts;
-    p->receives_early = stages_cross_hosts(&p->mesh, hosts);
+    p->receives_early = stages_cross_hosts(&p->mesh, p->parallel.hosts);
     if (p->parallel.blocks_in_flight == 0) p->parallel.blocks_in_flight = 2;
     if (p->parallel.hosts == 0 || !p->shared) p->parallel.hosts = 1;
     if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;
@@ -322,36 +305,59 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     p->slots = p->sets = 1;
     p->batch_leaves = p->parallel.leaves && p->trains && !one_by_one;
     p->couples = -1;
-    if ((status = lk__graph_copy(graph, &p->graph)) < 0) goto fail;
-    if ((status = lk__graph_copy_rest(graph, p->graph)) < 0) goto fail;
+}
+
+static lk_status copy_graph(lk_plan *p, const lk_graph *graph)
+{
+    size_t    states = graph->states_count * sizeof *p->states;
+    size_t    constants = graph->constants_count * sizeof *p->constants;
+    lk_status status = lk__graph_copy(graph, &p->graph);
+    if (status >= 0) status = lk__graph_copy_rest(graph, p->graph);
+    if (status < 0) return status;
     if (p->policy != LK_POLICY_RECORDED) lk__precision_states(p->graph, lk_policy_dtype(p->policy, graph->real));
-    if (graph->states_count && !(p->states = lk__alloc(c, LK_MEMORY_OTHER, graph->states_count * sizeof *p->states)))
-        goto no_memory;
-    if (graph->constants_count &&
-        !(p->constants = lk__alloc(c, LK_MEMORY_OTHER, graph->constants_count * sizeof *p->constants)))
-        goto no_memory;
-    bool like = lk__plan_is_like(placement);
-    if (!placement || like) p->placed_axes = lk__mesh_used_axes(&p->mesh, LK__PLAN_PLACED_AXES);
-    if (!placement || like) p->expert_axes = lk__mesh_used_axes(&p->mesh, LK__PLAN_EXPERT_AXES);
+    if (states && !(p->states = lk__alloc(p->context, LK_MEMORY_OTHER, states))) return LK_ENOMEM;
+    if (constants && !(p->constants = lk__alloc(p->context, LK_MEMORY_OTHER, constants))) return LK_ENOMEM;
+    return LK_OK;
+}
+
+/* How the axes of the mesh divide values, layers and states. */
+static lk_status divide_over_axes(lk_plan *p, lk_graph *graph, const lk_plan_config *config,
+                                  const lk__plan_placement *placement)
+{
+    bool           like = lk__plan_is_like(placement);
+    const lk_plan *other = like ? placement->user : NULL;
+    lk_status      status;
+    if (!placement || like) {
+        p->placed_axes = lk__mesh_used_axes(&p->mesh, LK__PLAN_PLACED_AXES);
+        p->expert_axes = lk__mesh_used_axes(&p->mesh, LK__PLAN_EXPERT_AXES);
+    }
     if (p->stage == 3 && lk__device_is_host(p->device))
-        p->host = lk__plan_find_host(&p->mesh, lk__plan_shard_axes(p), hosts);
-    if (like && p->placed_axes) lk__plan_copy_splits(p, placement->user);
-    if ((status = lk__plan_find_losses(p, graph, config->loss.graph ? config->loss.id : -1)) < 0) goto fail;
-    if ((!placement || like) && (status = lk__plan_make_stages(p, config, like ? placement->user : NULL)) < 0)
-        goto fail;
+        p->host = lk__plan_find_host(&p->mesh, lk__plan_shard_axes(p), config->parallel.hosts);
+    if (like && p->placed_axes) lk__plan_copy_splits(p, other);
+    if ((status = lk__plan_find_losses(p, graph, config->loss.graph ? config->loss.id : -1)) < 0) return status;
+    if ((!placement || like) && (status = lk__plan_make_stages(p, config, other)) < 0) return status;
     if (like) placement = NULL; /* without an axis that cuts values, nothing is placed otherwise */
-    if (!p->placed_axes && (status = lk__plan_place_states(p, placement, config->optimizer)) < 0) goto fail;
+    return p->placed_axes ? LK_OK : lk__plan_place_states(p, placement, config->optimizer);
+}
+
+static lk_status plan_lists(lk_plan *p, const lk_plan_config *config)
+{
+    lk_status status;
     if (lk__sum_parts_needs_leaves(p)) p->batch_leaves = false;
     if (p->pipeline) p->batch_leaves = false; /* whether leaves can be one batch may differ from stage to stage */
     if (p->parallel.leaves && !p->batch_leaves) lk__plan_reduce_capacity(p);
-    if (p->trains && (status = plan_training(p, config)) < 0) goto fail;
-    if (p->trains && p->pipeline && (status = lk__plan_check_schedule(p)) < 0) goto fail;
-    if (p->trains && (status = lk__plan_weights(p)) < 0) goto fail;
+    if (p->trains && (status = plan_training(p, config)) < 0) return status;
+    if (p->trains && p->pipeline && (status = lk__plan_check_schedule(p)) < 0) return status;
+    if (p->trains && (status = lk__plan_weights(p)) < 0) return status;
     if (!p->trains) lk__plan_share_buffers(p);
-    if ((status = plan_evaluation(p, config)) < 0) goto fail;
-    size_t               arenas = p->train.arena * (size_t)p->slots + p->train.common;
+    return plan_evaluation(p, config);
+}
+
+/* The memory of a program, which runs one list at a time. */
+static void measure_memory(lk_plan *p)
+{
     const lk__plan_list *others[] = {&p->evaluate, &p->weights};
-    p->memory[LK_MEMORY_ACTIVATIONS] = arenas;
+    p->memory[LK_MEMORY_ACTIVATIONS] = p->train.arena * (size_t)p->slots + p->train.common;
     p->memory[LK_MEMORY_WORKSPACE] = p->train.workspace;
     p->gathered = p->train.gathered;
     p->host.bytes = p->train.host;
@@ -365,14 +371,39 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     p->leaf_sums_offset = p->memory[LK_MEMORY_WORKSPACE];
     if (p->batch_leaves) p->memory[LK_MEMORY_WORKSPACE] += (size_t)lk__plan_workers(p) * lk__kernel_leaves_bytes();
     p->memory[LK_MEMORY_STAGING] = lk__plan_staging_bytes(p);
+}
+
+lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one_by_one, lk_plan **plan)
+{
+    return lk__plan_create_placed(graph, given, one_by_one, NULL, plan);
+}
+
+lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, bool one_by_one,
+                                 const lk__plan_placement *placement, lk_plan **plan)
+{
+    lk_plan_config      config;
+    lk_optimizer_config optimizer;
+    lk__mesh_grid       mesh;
+    if (plan) *plan = NULL;
+    if (!graph) return LK_EINVAL; /* of an empty tensor: there is no context for a message */
+    lk_context *c = graph->context;
+    if (!plan) return lk__fail(c, LK_EINVAL, "lk_plan_create: the pointer for the plan is NULL");
+    lk_status status = read_config(graph, given, &config, &optimizer, &mesh);
+    if (status < 0) return status;
+    lk_plan *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
+    if (!p) return LK_ENOMEM;
+    set_config(p, graph, &config, &mesh, one_by_one);
+    status = copy_graph(p, graph);
+    if (status >= 0) status = divide_over_axes(p, graph, &config, placement);
+    if (status >= 0) status = plan_lists(p, &config);
+    if (status < 0) {
+        if (p->train.graph && p->train.graph->status == LK_EINVAL) lk__fail(c, status, "%s", p->train.graph->error);
+        lk_plan_free(p);
+        return status;
+    }
+    measure_memory(p);
     *plan = p;
     return LK_OK;
-no_memory:
-    status = LK_ENOMEM;
-fail:
-    if (p->train.graph && p->train.graph->status == LK_EINVAL) lk__fail(c, status, "%s", p->train.graph->error);
-    lk_plan_free(p);
-    return status;
 }
 
 static void free_list(lk_context *c, lk__plan_list *list, size_t states)
