@@ -303,65 +303,93 @@ static int choose_ranks(setup *s, const options *given)
     return 0;
 }
 
-static int run_plan(const options *command_line)
+/* What `lockstep plan` has made of its options. */
+typedef struct planned {
+    setup           s;
+    lk_graph       *graph;
+    lk_plan        *plan;
+    size_t          memory[LK_MEMORY_COUNT];
+    device_overhead overhead;
+    lk_rates        rates; /* where `steps` or a picture needs them */
+    bool            steps; /* the time of a step is printed, too */
+    bool            fits;
+} planned;
+
+/* -n, --mesh and --nnodes. */
+static int choose_hosts(setup *s, const options *given)
 {
-    static options all; /* with the model of the weights */
-    options       *given = &all;
-    all = *command_line;
-    setup       s = {0};
-    lk_graph   *graph = NULL;
-    lk_plan    *plan = NULL;
-    size_t      memory[LK_MEMORY_COUNT];
-    const char *form = options_text(given, "graph"), *tactics = options_text(given, "tactics"), *device;
-    const char *picture = options_text(given, "schedule-picture");
+    int code = choose_ranks(s, given);
+    s->config.plan_hosts = (int)options_integer(given, "nnodes");
+    if (code != 0 || s->config.plan_hosts <= s->config.plan_world) return code;
+    print_error("plan", "--nnodes %d for %d rank%s: every host has at least one; give -n %d or more",
+                s->config.plan_hosts, s->config.plan_world, s->config.plan_world == 1 ? "" : "s", s->config.plan_hosts);
+    return EXIT_USER_ERROR;
+}
+
+static int make_plan(planned *p, options *given)
+{
+    setup      *s = &p->s;
+    const char *device;
     int         code = device_choose("plan", given, &device);
     if (code == 0) code = model_default("plan", given);
     /* Before the first context, because that of a driver is measured by creating it. */
-    device_overhead overhead = {.device = LK_DEVICE_INIT};
-    if (code == 0) overhead = find_overhead(device);
-    if (code == 0) code = setup_make(&s, "plan", given, SETUP_SIZES);
-    if (code == 0) code = transformer_budget(&s.transformer, "plan", given);
-    if (code == 0) code = training_make(&s, "plan", given);
-    if (code == 0) code = training_scale_rate(&s, "plan", given, 1);
-    if (code == 0) code = record_make(&s, "plan", given);
-    if (code == 0) code = model_files_make(&s, "plan");
-    if (code == 0) code = choose_ranks(&s, given);
-    s.config.plan_hosts = (int)options_integer(given, "nnodes");
-    if (code == 0 && s.config.plan_hosts > s.config.plan_world) {
-        print_error("plan", "--nnodes %d for %d rank%s: every host has at least one; give -n %d or more",
-                    s.config.plan_hosts, s.config.plan_world, s.config.plan_world == 1 ? "" : "s", s.config.plan_hosts);
-        code = EXIT_USER_ERROR;
-    }
-    if (code == 0) code = ranks_make(&s, "plan", given);
-    if (code == 0) {
-        lk_status status = lk_trainer_plan(s.context, &s.config, &graph, &plan, memory);
-        if (status < 0) code = setup_report(&s, "plan", status);
-    }
-    bool only_tactics = tactics && !*tactics, fits = code != 0 || only_tactics || fits_here(&s, plan, memory);
-    int  hosts = hosts_of(&s);
-    if (code == 0 && hosts > 1) mesh_hosts_note(&s, "plan", plan, (s.config.plan_world + hosts - 1) / hosts);
-    bool     step = !only_tactics && (s.config.plan_world > 1 || options_flag(given, "measure"));
-    lk_rates rates;
-    if (code == 0 && (step || picture)) code = make_rates(&s, plan, given, &rates);
-    if (code == 0 && only_tactics) code = print_tactics(&s, plan);
-    if (code == 0 && !only_tactics) {
-        if (form && strcmp(form, "dot") == 0)
-            lk_graph_dot(graph, write_out, stdout);
-        else if (form)
-            lk_graph_print(graph, write_out, stdout);
-        if (options_flag(given, "sections")) lk_plan_print(plan, write_out, stdout);
-        if (options_flag(given, "json"))
-            print_json(&s, memory, plan, &overhead, fits, step ? &rates : NULL);
-        else if (!form)
-            print_memory(memory), print_overhead(&overhead), print_recomputed(&s);
-        if (!options_flag(given, "json") && !form && s.config.plan_world > 1)
-            plan_mesh_print(&s), print_hosts(&s, plan);
-    }
-    if (code == 0 && step && !form && !options_flag(given, "json")) print_step(plan, &rates);
-    if (code == 0 && picture) code = schedule_picture_write(&s, plan, &rates, picture);
-    lk_plan_free(plan);
-    lk_graph_free(graph);
-    setup_free(&s);
+    if (code == 0) p->overhead = find_overhead(device);
+    if (code == 0) code = setup_make(s, "plan", given, SETUP_SIZES);
+    if (code == 0) code = transformer_budget(&s->transformer, "plan", given);
+    if (code == 0) code = training_make(s, "plan", given);
+    if (code == 0) code = training_scale_rate(s, "plan", given, 1);
+    if (code == 0) code = record_make(s, "plan", given);
+    if (code == 0) code = model_files_make(s, "plan");
+    if (code == 0) code = choose_hosts(s, given);
+    if (code == 0) code = ranks_make(s, "plan", given);
+    if (code != 0) return code;
+    lk_status status = lk_trainer_plan(s->context, &s->config, &p->graph, &p->plan, p->memory);
+    return status < 0 ? setup_report(s, "plan", status) : 0;
+}
+
+static void print_plan(planned *p, const options *given)
+{
+    const char *form = options_text(given, "graph");
+    bool        json = options_flag(given, "json");
+    if (form && strcmp(form, "dot") == 0)
+        lk_graph_dot(p->graph, write_out, stdout);
+    else if (form)
+        lk_graph_print(p->graph, write_out, stdout);
+    if (options_flag(given, "sections")) lk_plan_print(p->plan, write_out, stdout);
+    if (json)
+        print_json(&p->s, p->memory, p->plan, &p->overhead, p->fits, p->steps ? &p->rates : NULL);
+    else if (!form)
+        print_memory(p->memory), print_overhead(&p->overhead), print_recomputed(&p->s);
+    if (!json && !form && p->s.config.plan_world > 1) plan_mesh_print(&p->s), print_hosts(&p->s, p->plan);
+    if (p->steps && !form && !json) print_step(p->plan, &p->rates);
+}
+
+/* Of a plan that was made. */
+static int show_plan(planned *p, const options *given)
+{
+    setup      *s = &p->s;
+    const char *tactics = options_text(given, "tactics"), *picture = options_text(given, "schedule-picture");
+    bool        only_tactics = tactics && !*tactics;
+    int         hosts = hosts_of(s), code = 0;
+    p->fits = only_tactics || fits_here(s, p->plan, p->memory);
+    if (hosts > 1) mesh_hosts_note(s, "plan", p->plan, (s->config.plan_world + hosts - 1) / hosts);
+    p->steps = !only_tactics && (s->config.plan_world > 1 || options_flag(given, "measure"));
+    if (p->steps || picture) code = make_rates(s, p->plan, given, &p->rates);
+    if (code == 0 && only_tactics) code = print_tactics(s, p->plan);
+    if (code == 0 && !only_tactics) print_plan(p, given);
+    return code == 0 && picture ? schedule_picture_write(s, p->plan, &p->rates, picture) : code;
+}
+
+static int run_plan(const options *command_line)
+{
+    static options given; /* with the model of the weights */
+    planned        p = {.overhead = {.device = LK_DEVICE_INIT}};
+    given = *command_line;
+    int code = make_plan(&p, &given);
+    if (code == 0) code = show_plan(&p, &given);
+    lk_plan_free(p.plan);
+    lk_graph_free(p.graph);
+    setup_free(&p.s);
     return code;
 }
 

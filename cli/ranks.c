@@ -227,21 +227,19 @@ static bool shares_no_memory(const options *given)
     return false; /* auto */
 }
 
-int ranks_make(setup *s, const char *name, const options *given)
+static lk_state_mode state_mode_of(const options *given)
+{
+    const char *mode = options_text(given, "state");
+    if (strcmp(mode, "shared") == 0) return LK_STATE_SHARED;
+    return strcmp(mode, "replicated") == 0 ? LK_STATE_REPLICATED : LK_STATE_AUTO;
+}
+
+static void set_parallel(setup *s, const char *name, const options *given, bool reproducible)
 {
     lk_trainer_config *config = &s->config;
-    int world = config->comm ? lk_comm_size(config->comm) : config->plan_world > 1 ? config->plan_world : 1;
-    int code = ranks_mesh(s, name, given, world);
-    if (code == 0) code = mesh_options_make(s, name, given);
-    if (code != 0) return code;
-    int parts = mesh_options_parts(s);
-    note_parallel(name, given);
-    bool layout = strcmp(options_text(given, "reproducible"), "layout") == 0;
-    bool reproducible = layout || strcmp(options_text(given, "reproducible"), "true") == 0;
+    bool               layout = strcmp(options_text(given, "reproducible"), "layout") == 0;
     config->accumulate = (int)options_integer(given, "accumulate");
-    config->state = strcmp(options_text(given, "state"), "shared") == 0       ? LK_STATE_SHARED
-                    : strcmp(options_text(given, "state"), "replicated") == 0 ? LK_STATE_REPLICATED
-                                                                              : LK_STATE_AUTO;
+    config->state = state_mode_of(given);
     if (config->state == LK_STATE_AUTO && !config->comm && shares_no_memory(given)) config->state = LK_STATE_REPLICATED;
     relax_recorded_state(s, name, given);
     config->keep_cores = options_flag(given, "keep-cores");
@@ -252,15 +250,12 @@ int ranks_make(setup *s, const char *name, const options *given)
     config->sum_part_minimum = layout ? (int)options_integer(given, "sum-part-minimum") : 0;
     if (options_given(given, "bucket-mib"))
         config->bucket_bytes = (size_t)(options_number(given, "bucket-mib") * 1048576);
-    const char *who = parts == world ? "ranks" : "ranks along data and shard"; /* that need something to do */
-    if (parts > config->batch) {
-        print_error(
-            name,
-            "--batch %lld for %d %s: every rank needs at least one sample of each batch; start fewer ranks, or give "
-            "--batch %d or more",
-            (long long)config->batch, parts, who, parts);
-        return EXIT_USER_ERROR;
-    }
+}
+
+/* Options that exclude or require --reproducible. */
+static int check_reproducible(const lk_trainer_config *config, const char *name, const options *given,
+                              bool reproducible)
+{
     if (config->gradient_dtype != LK_F32 && (reproducible || config->dtype == LK_F64)) {
         print_error(name, "--gradient-dtype %s %s; omit one of the two", lk_dtype_name(config->gradient_dtype),
                     reproducible
@@ -272,10 +267,17 @@ int ranks_make(setup *s, const char *name, const options *given)
         print_error(name, "--leaves requires --reproducible");
         return EXIT_USER_ERROR;
     }
-    if (options_chosen(given, "sum-part-minimum") && !layout) {
+    if (options_chosen(given, "sum-part-minimum") && !config->reproducible_layout) {
         print_error(name, "--sum-part-minimum requires --reproducible layout");
         return EXIT_USER_ERROR;
     }
+    return 0;
+}
+
+/* That each of the parts of the batch, and each micro-batch of it, has leaves. */
+static int check_leaves(const lk_trainer_config *config, const char *name, int parts, const char *who)
+{
+    int most = config->leaves ? (config->leaves + parts - 1) / parts : 0; /* leaves of a rank */
     if (config->leaves && parts > config->leaves) {
         print_error(name,
                     "--reproducible with %d %s: the batch is divided into %d leaves, and every rank needs at least "
@@ -283,7 +285,6 @@ int ranks_make(setup *s, const char *name, const options *given)
                     parts, who, config->leaves, parts);
         return EXIT_USER_ERROR;
     }
-    int most = config->leaves ? (config->leaves + parts - 1) / parts : 0; /* leaves of a rank */
     if (config->leaves && config->accumulate > most) {
         print_error(
             name,
@@ -292,7 +293,32 @@ int ranks_make(setup *s, const char *name, const options *given)
             config->accumulate, config->leaves, most, most);
         return EXIT_USER_ERROR;
     }
-    return transformer_fit(&s->transformer, name, s->context, config);
+    return 0;
+}
+
+int ranks_make(setup *s, const char *name, const options *given)
+{
+    lk_trainer_config *config = &s->config;
+    int world = config->comm ? lk_comm_size(config->comm) : config->plan_world > 1 ? config->plan_world : 1;
+    int code = ranks_mesh(s, name, given, world);
+    if (code == 0) code = mesh_options_make(s, name, given);
+    if (code != 0) return code;
+    int         parts = mesh_options_parts(s);
+    const char *who = parts == world ? "ranks" : "ranks along data and shard"; /* that need something to do */
+    bool        reproducible = strcmp(options_text(given, "reproducible"), "false") != 0;
+    note_parallel(name, given);
+    set_parallel(s, name, given, reproducible);
+    if (parts > config->batch) {
+        print_error(
+            name,
+            "--batch %lld for %d %s: every rank needs at least one sample of each batch; start fewer ranks, or give "
+            "--batch %d or more",
+            (long long)config->batch, parts, who, parts);
+        return EXIT_USER_ERROR;
+    }
+    code = check_reproducible(config, name, given, reproducible);
+    if (code == 0) code = check_leaves(config, name, parts, who);
+    return code == 0 ? transformer_fit(&s->transformer, name, s->context, config) : code;
 }
 
 /* ", data 1 tensor 0": where the rank is along the axes of its mesh; "" with one axis. */
