@@ -112,48 +112,63 @@ static lk_status convert_labels(lk__data_stream *s, const lk__data_idx *labels, 
     return LK_OK;
 }
 
+/* Reads the labels, and the images too unless it probes; they must fit each other. */
+static lk_status read_both(lk__data_stream *image_stream, lk__data_stream *label_stream, bool probe,
+                           lk__data_idx *images, lk__data_idx *labels)
+{
+    lk_context *context = image_stream->context;
+    lk_status   status = lk__idx_read(label_stream, labels); /* the smaller file first */
+    if (status < 0) return status;
+    if (labels->rank != 1)
+        return lk__fail(context, LK_EFORMAT, "%s has %d axes: labels have one. Are images and labels swapped?",
+                        label_stream->name, labels->rank);
+    if ((status = probe ? probe_idx(image_stream, images) : lk__idx_read(image_stream, images)) < 0) return status;
+    if (images->rank < 2)
+        return lk__fail(context, LK_EFORMAT,
+                        "%s has one axis: images have at least two. Are images and labels swapped?",
+                        image_stream->name);
+    if (images->dims[0] != labels->dims[0])
+        return lk__fail(context, LK_EFORMAT, "%s has %lld samples, but %s has %lld", image_stream->name,
+                        (long long)images->dims[0], label_stream->name, (long long)labels->dims[0]);
+    return LK_OK;
+}
+
+static int count_classes(const lk__data_idx *labels)
+{
+    int classes = 0;
+    for (int64_t i = 0; i < labels->dims[0]; i++)
+        if (labels->bytes[i] >= classes) classes = labels->bytes[i] + 1;
+    return classes;
+}
+
+static lk_status make_dataset(lk_context *context, const lk__data_idx_config *config, const lk__data_idx *images,
+                              int classes, lk_dataset **dataset)
+{
+    /* (count, height, width) has one channel, which IDX does not store. */
+    int64_t dims[LK__IDX_RANK] = {1};
+    int     grey = images->rank == 3;
+    for (int i = 1; i < images->rank; i++) dims[i - 1 + grey] = images->dims[i];
+    return lk__dataset_make_labelled(context,
+                                     &(lk__dataset_labelled){.name = config->name,
+                                                             .count = images->dims[0],
+                                                             .rank = images->rank - 1 + grey,
+                                                             .dims = dims,
+                                                             .dtype = LK_U8,
+                                                             .classes = classes,
+                                                             .class_names = config->class_names},
+                                     dataset);
+}
+
 lk_status lk__idx_dataset(lk_context *context, const lk__data_idx_config *config, lk__data_stream *image_stream,
                           lk__data_stream *label_stream, lk_dataset **dataset)
 {
     lk__data_idx images = {0}, labels = {0};
     lk_dataset  *d = NULL;
-    int          classes = config->classes;
-    lk_status    status = lk__idx_read(label_stream, &labels); /* the smaller file first */
     *dataset = NULL;
+    lk_status status = read_both(image_stream, label_stream, config->probe, &images, &labels);
     if (status < 0) goto fail;
-    if (labels.rank != 1) {
-        status = lk__fail(context, LK_EFORMAT, "%s has %d axes: labels have one. Are images and labels swapped?",
-                          label_stream->name, labels.rank);
-        goto fail;
-    }
-    if ((status = config->probe ? probe_idx(image_stream, &images) : lk__idx_read(image_stream, &images)) < 0)
-        goto fail;
-    if (images.rank < 2) {
-        status =
-            lk__fail(context, LK_EFORMAT, "%s has one axis: images have at least two. Are images and labels swapped?",
-                     image_stream->name);
-        goto fail;
-    }
-    if (images.dims[0] != labels.dims[0]) {
-        status = lk__fail(context, LK_EFORMAT, "%s has %lld samples, but %s has %lld", image_stream->name,
-                          (long long)images.dims[0], label_stream->name, (long long)labels.dims[0]);
-        goto fail;
-    }
-    if (classes == 0)
-        for (int64_t i = 0; i < labels.dims[0]; i++)
-            if (labels.bytes[i] >= classes) classes = labels.bytes[i] + 1;
-    /* (count, height, width) has one channel, which IDX does not store. */
-    int64_t dims[LK__IDX_RANK] = {1};
-    int     grey = images.rank == 3;
-    for (int i = 1; i < images.rank; i++) dims[i - 1 + grey] = images.dims[i];
-    lk__dataset_labelled about = {.name = config->name,
-                                  .count = images.dims[0],
-                                  .rank = images.rank - 1 + grey,
-                                  .dims = dims,
-                                  .dtype = LK_U8,
-                                  .classes = classes,
-                                  .class_names = config->class_names};
-    if ((status = lk__dataset_make_labelled(context, &about, &d)) < 0) goto fail;
+    int classes = config->classes == 0 ? count_classes(&labels) : config->classes;
+    if ((status = make_dataset(context, config, &images, classes, &d)) < 0) goto fail;
     d->owned[0] = images.bytes; /* ownership moves to d */
     d->owned_bytes[0] = images.bytes ? images.size : 0;
     d->columns[0] = images.bytes;

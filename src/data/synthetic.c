@@ -68,17 +68,8 @@ static void fill_bytes(int64_t elements, uint64_t key, const unsigned char *mean
         out[i] = (unsigned char)(mean[i] + (noise & 127));
 }
 
-lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_config *given, bool probe,
-                             lk_dataset **dataset)
+static lk_status check_config(lk_context *context, const lk_dataset_synthetic_config *config)
 {
-    lk_dataset_synthetic_config        read = LK_DATASET_SYNTHETIC_CONFIG_INIT;
-    const lk_dataset_synthetic_config *config = &read;
-    lk_dataset                        *d = NULL;
-    unsigned char                     *means = NULL;
-    size_t                             mean_bytes = 0;
-    *dataset = NULL;
-    lk_status status = LK__CONFIG_READ(context, lk_dataset_synthetic_config, given, &read);
-    if (status < 0) return status;
     if (config->classes < 1 || config->first < 0)
         return lk__fail(context, LK_EINVAL,
                         "synthetic data of %d classes, first sample %lld, is invalid: expected at least 1 class, and a "
@@ -87,39 +78,17 @@ lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_con
     if (config->rank < 1)
         return lk__fail(context, LK_EINVAL, "synthetic data of rank %d is invalid: samples have at least 1 axis",
                         config->rank);
-    status = lk__dataset_make_labelled(context,
-                                       &(lk__dataset_labelled){.name = "synthetic",
-                                                               .count = config->count,
-                                                               .rank = config->rank,
-                                                               .dims = config->dims,
-                                                               .dtype = config->dtype,
-                                                               .classes = config->classes},
-                                       &d);
-    if (status < 0) return status;
+    return LK_OK;
+}
+
+static void fill_samples(lk_dataset *d, const lk_dataset_synthetic_config *config, const unsigned char *means,
+                         unsigned char *samples, int32_t *numbers)
+{
     const lk_field *input = &d->fields[0];
     int64_t         elements = lk_field_elements(input);
     size_t          stride = d->strides[0];
-    if ((config->dtype != LK_U8 && config->dtype != LK_F32) ||
-        __builtin_mul_overflow(stride, (size_t)config->classes, &mean_bytes)) {
-        status = lk__fail(context, LK_EINVAL,
-                          "synthetic data of %d classes of %lld values of %s is too large, or neither u8 nor f32",
-                          config->classes, (long long)elements, lk_dtype_name(config->dtype));
-        goto fail;
-    }
-    if (probe) {
-        *dataset = d;
-        return LK_OK;
-    }
-    unsigned char *samples = lk__dataset_column(d, 0);
-    int32_t       *numbers = lk__dataset_column(d, 1);
-    means = lk__alloc(context, LK_MEMORY_DATA, mean_bytes);
-    if (!samples || !numbers || !means) {
-        status = LK_ENOMEM;
-        goto fail;
-    }
-    make_means(input, config->classes, config->seed, means);
-    lk__random labels = lk__random_make(config->seed, LK__FOR_SYNTHETIC, LABELS);
-    lk__random noise = lk__random_make(config->seed, LK__FOR_SYNTHETIC, NOISE);
+    lk__random      labels = lk__random_make(config->seed, LK__FOR_SYNTHETIC, LABELS);
+    lk__random      noise = lk__random_make(config->seed, LK__FOR_SYNTHETIC, NOISE);
     for (int64_t i = 0; i < d->count; i++) {
         uint64_t       number = (uint64_t)(config->first + i), key = key_of(&noise, number);
         uint32_t       index = 0;
@@ -131,11 +100,53 @@ lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_con
         else
             fill_floats(elements, key, (const float *)(means + label * stride), (float *)out);
     }
-    *dataset = d;
-    d = NULL;
-fail:
-    lk__free(context, LK_MEMORY_DATA, means, mean_bytes);
-    lk_dataset_free(d);
+}
+
+/* The samples of d, which has none yet; mean_bytes: of the means of all classes. */
+static lk_status make_samples(lk_dataset *d, const lk_dataset_synthetic_config *config, size_t mean_bytes)
+{
+    unsigned char *samples = lk__dataset_column(d, 0);
+    int32_t       *numbers = lk__dataset_column(d, 1);
+    unsigned char *means = lk__alloc(d->context, LK_MEMORY_DATA, mean_bytes);
+    bool           allocated = samples && numbers && means;
+    if (allocated) {
+        make_means(&d->fields[0], config->classes, config->seed, means);
+        fill_samples(d, config, means, samples, numbers);
+    }
+    lk__free(d->context, LK_MEMORY_DATA, means, mean_bytes);
+    return allocated ? LK_OK : LK_ENOMEM;
+}
+
+lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_config *given, bool probe,
+                             lk_dataset **dataset)
+{
+    lk_dataset_synthetic_config        read = LK_DATASET_SYNTHETIC_CONFIG_INIT;
+    const lk_dataset_synthetic_config *config = &read;
+    lk_dataset                        *d = NULL;
+    size_t                             mean_bytes = 0;
+    *dataset = NULL;
+    lk_status status = LK__CONFIG_READ(context, lk_dataset_synthetic_config, given, &read);
+    if (status >= 0) status = check_config(context, config);
+    if (status < 0) return status;
+    status = lk__dataset_make_labelled(context,
+                                       &(lk__dataset_labelled){.name = "synthetic",
+                                                               .count = config->count,
+                                                               .rank = config->rank,
+                                                               .dims = config->dims,
+                                                               .dtype = config->dtype,
+                                                               .classes = config->classes},
+                                       &d);
+    if (status < 0) return status;
+    if ((config->dtype != LK_U8 && config->dtype != LK_F32) ||
+        __builtin_mul_overflow(d->strides[0], (size_t)config->classes, &mean_bytes))
+        status = lk__fail(context, LK_EINVAL,
+                          "synthetic data of %d classes of %lld values of %s is too large, or neither u8 nor f32",
+                          config->classes, (long long)lk_field_elements(&d->fields[0]), lk_dtype_name(config->dtype));
+    if (status >= 0 && !probe) status = make_samples(d, config, mean_bytes);
+    if (status < 0)
+        lk_dataset_free(d);
+    else
+        *dataset = d;
     return status;
 }
 
