@@ -78,19 +78,27 @@ static void pack_group(const attention *a, scratch *w, int64_t sample, int64_t g
     }
 }
 
+/* A block of queries of one head. */
+typedef struct query_block {
+    int64_t       sample, head, query; /* query: the block's first one */
+    const PACKED *queries[QUERIES], *douts[QUERIES];
+} query_block;
+
 /* Row i: probabilities from scores, gradients of scores from those of probabilities; both 0 for keys that are not
  * attended to. */
-static void differentiate_row(const backward *g, scratch *w, int64_t i, int64_t sample, int64_t head, int64_t query,
-                              int64_t first, int64_t keys)
+static void differentiate_row(const backward *g, scratch *w, const query_block *b, int64_t i, int64_t first,
+                              int64_t keys)
 {
     const attention *a = &g->a;
-    REAL   *p = w->p + i * KEYS, *dp = w->dp + i * KEYS, lse = g->lse[(sample * a->heads + head) * a->t + query + i];
-    int64_t lo = max64(0, w->lo[i] - first), hi = min64(keys - 1, w->hi[i] - first);
+    REAL            *p = w->p + i * KEYS, *dp = w->dp + i * KEYS;
+    int64_t          query = b->query + i;
+    REAL             lse = g->lse[(b->sample * a->heads + b->head) * a->t + query];
+    int64_t          lo = max64(0, w->lo[i] - first), hi = min64(keys - 1, w->hi[i] - first);
     if (lo > hi) lo = keys, hi = keys - 1;
     attention_exp(p, keys, a->scale, lse);
-    if (a->threshold) attention_drop(a, sample, head, query + i, first, keys, dp, dp);
+    if (a->threshold) attention_drop(a, b->sample, b->head, query, first, keys, dp, dp);
     for (int64_t j = 0; j < keys; j += VL) store(dp + j, load(p + j) * (load(dp + j) - w->delta[i]) * a->scale);
-    if (a->threshold) attention_drop(a, sample, head, query + i, first, keys, p, p);
+    if (a->threshold) attention_drop(a, b->sample, b->head, query, first, keys, p, p);
     memset(p, 0, (size_t)lo * sizeof *p);
     memset(p + hi + 1, 0, (size_t)(keys - 1 - hi) * sizeof *p);
     memset(dp, 0, (size_t)lo * sizeof *dp);
@@ -109,15 +117,14 @@ static void set_delta(const attention *a, scratch *w, int64_t count, const ELEME
 }
 
 /* Queries begin … end - 1 of the block, and `keys` keys from `first` on. */
-static void differentiate_strip(const backward *g, scratch *w, const PACKED *const *queries, const PACKED *const *douts,
-                                int64_t begin, int64_t end, int64_t sample, int64_t head, int64_t query, int64_t first,
-                                int64_t keys)
+static void differentiate_strip(const backward *g, scratch *w, const query_block *b, int64_t begin, int64_t end,
+                                int64_t first, int64_t keys)
 {
     const attention *a = &g->a;
     int64_t          count = end - begin;
-    attention_scores(a, queries + begin, count, keys, w->keys + columns_size(a, first), w->p + begin * KEYS);
-    attention_scores(a, douts + begin, count, keys, w->values + columns_size(a, first), w->dp + begin * KEYS);
-    for (int64_t i = begin; i < end; i++) differentiate_row(g, w, i, sample, head, query, first, keys);
+    attention_scores(a, b->queries + begin, count, keys, w->keys + columns_size(a, first), w->p + begin * KEYS);
+    attention_scores(a, b->douts + begin, count, keys, w->values + columns_size(a, first), w->dp + begin * KEYS);
+    for (int64_t i = begin; i < end; i++) differentiate_row(g, w, b, i, first, keys);
     attention_add_transposed(a, w->p, begin, end, keys, w->dout, w->dv + first * a->width);
     attention_add_transposed(a, w->dp, begin, end, keys, w->queries, w->dk + first * a->width);
     attention_add(a, w->dp + begin * KEYS, count, keys, w->key_rows + rows_size(a, first), w->dq + begin * a->width);
@@ -129,9 +136,9 @@ static void differentiate_block(const backward *g, scratch *w, int64_t sample, i
     const attention *a = &g->a;
     int64_t          token = sample * a->t + query, row = a->heads * a->d, lowest = a->s, highest = -1;
     const ELEMENT   *q = a->q + token * a->q_row + head * a->d, *dy = g->dy + token * row + head * a->d;
-    const PACKED    *queries[QUERIES], *douts[QUERIES];
-    attention_take_rows(a, q, a->q_row, count, w->query_rows, queries);
-    attention_take_rows(a, dy, row, count, w->dout_rows, douts);
+    query_block      b = {.sample = sample, .head = head, .query = query};
+    attention_take_rows(a, q, a->q_row, count, w->query_rows, b.queries);
+    attention_take_rows(a, dy, row, count, w->dout_rows, b.douts);
     attention_pack_rows(a, q, a->q_row, count, QUERIES, w->queries);
     attention_pack_rows(a, dy, row, count, QUERIES, w->dout);
     set_delta(a, w, count, dy, g->y + token * row + head * a->d);
@@ -148,7 +155,7 @@ static void differentiate_block(const backward *g, scratch *w, int64_t sample, i
         begin -= begin % FIRST_UNIT;
         for (int64_t keys, strip; begin < end; begin += strip) {
             strip = attention_strip(w->hi, begin, end, first, &keys);
-            differentiate_strip(g, w, queries, douts, begin, begin + strip, sample, head, query, first, keys);
+            differentiate_strip(g, w, &b, begin, begin + strip, first, keys);
         }
     }
     for (int64_t i = 0; i < count && g->dq; i++)

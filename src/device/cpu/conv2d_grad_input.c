@@ -165,21 +165,27 @@ static void pack_panel(void *argument, int64_t tile, int worker)
 }
 #endif
 
-/* The pixels of phase (a, b) in the band's rows; returns how many. result is the band's first pixel; they are `pixel`
- * elements apart. */
-static int64_t gather_phase(const plan *p, int64_t a, int64_t b, int64_t first, int64_t rows, const PACKED *window_copy,
-                            REAL *result, int64_t pixel, const PACKED **from, REAL **to)
+/* Rows of the result that a tile computes. */
+typedef struct row_band {
+    int64_t       first, rows;
+    const PACKED *window_copy;
+    REAL         *result; /* the first pixel */
+    int64_t       pixel;  /* elements from one pixel of the result to the next */
+} row_band;
+
+/* The pixels of phase (a, b) in the band's rows; returns how many. */
+static int64_t gather_phase(const plan *p, const row_band *band, int64_t a, int64_t b, const PACKED **from, REAL **to)
 {
     const conv *v = &p->v;
-    int64_t     s = v->stride, count = 0, lowest = (first + v->padding) / s;
+    int64_t     s = v->stride, count = 0, first = band->first, lowest = (first + v->padding) / s;
     int64_t     up = p->tall - taps(v->kh, a, s), left = p->wide - taps(v->kw, b, s);
-    for (int64_t h = first; h < first + rows; h++) {
+    for (int64_t h = first; h < first + band->rows; h++) {
         if ((h + v->padding) % s != a) continue;
         int64_t row = (h + v->padding) / s - lowest + up;
         for (int64_t w = ((b - v->padding) % s + s) % s; w < v->w; w += s, count++) {
             int64_t column = (w + v->padding) / s - p->wide + 1 - p->column + left;
-            from[count] = window_copy + (row * p->columns + column) * v->og;
-            to[count] = result + ((h - first) * v->w + w) * pixel;
+            from[count] = band->window_copy + (row * p->columns + column) * v->og;
+            to[count] = band->result + ((h - first) * v->w + w) * band->pixel;
         }
     }
     return count;
@@ -207,9 +213,10 @@ static void run_tile(void *argument, int64_t tile, int worker)
     if (!NARROW) result = (REAL *)(void *)dx;
     if (index) index += n * v->yh * v->yw * v->o;
     expand_window(window_copy, at, v, dy, index, group * v->og, v->og, v->og, 0);
+    row_band rows_here = {first, rows, window_copy, result, NARROW ? v->cg : v->c};
     for (int64_t a = 0; a < s; a++)
         for (int64_t b = 0; b < s; b++) {
-            int64_t count = gather_phase(p, a, b, first, rows, window_copy, result, NARROW ? v->cg : v->c, from, to);
+            int64_t      count = gather_phase(p, &rows_here, a, b, from, to);
             conv_product product = {.r = runs_of(p, a, b), .weights = weights, .columns = v->cg};
             conv_multiply(&product, count, from, to, packed);
             weights += p->panels * conv_depth(&product.r) * PANEL_COLUMNS;
