@@ -50,70 +50,76 @@ INLINE vec load_columns_element(const ELEMENT *p, int64_t lanes)
  * into the loop. */
 typedef void (*column_terms)(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second);
 
+/* The rows whose terms are added, begin … end - 1 of data, and where their sums are. second may be NULL. */
+typedef struct column_sums {
+    const void *data;
+    int64_t     begin, end;
+    double     *first, *second;
+} column_sums;
+
 /* Few columns: a strip of `vectors` vectors in registers, `unroll` rows at a time: enough independent sums to hide an
  * addition's latency. RUN × unroll rows are added in REAL, then go into doubles. */
-INLINE void sum_strip(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t column, int64_t lanes,
-                      const int vectors, const int unroll, double *first, double *second)
+INLINE void sum_strip(column_terms terms, column_sums s, int64_t column, int64_t lanes, const int vectors,
+                      const int unroll)
 {
     dvec total[2][4] = {0};
-    for (int64_t row = begin; row < end;) {
+    for (int64_t row = s.begin; row < s.end;) {
         vec     sum[2][4] = {0};
-        int64_t stop = min64(end, row + RUN * unroll);
+        int64_t stop = min64(s.end, row + RUN * unroll);
         for (; row + unroll <= stop; row += unroll) {
             for (int k = 0; k < vectors * unroll; k++) {
                 vec a = {0}, b = {0};
-                terms(data, row + k / vectors, column + k % vectors * VL, lanes, &a, &b);
+                terms(s.data, row + k / vectors, column + k % vectors * VL, lanes, &a, &b);
                 sum[0][k] += a;
-                if (second) sum[1][k] += b;
+                if (s.second) sum[1][k] += b;
             }
         }
         for (; row < stop; row++) {
             for (int k = 0; k < vectors; k++) {
                 vec a = {0}, b = {0};
-                terms(data, row, column + k * VL, lanes, &a, &b);
+                terms(s.data, row, column + k * VL, lanes, &a, &b);
                 sum[0][k] += a;
-                if (second) sum[1][k] += b;
+                if (s.second) sum[1][k] += b;
             }
         }
         for (int k = 0; k < vectors * unroll; k++) {
             total[0][k % vectors] = dadd(total[0][k % vectors], to_double(sum[0][k]));
-            if (second) total[1][k % vectors] = dadd(total[1][k % vectors], to_double(sum[1][k]));
+            if (s.second) total[1][k % vectors] = dadd(total[1][k % vectors], to_double(sum[1][k]));
         }
     }
     for (int k = 0; k < vectors; k++) {
-        dadd_to(first + column + k * VL, total[0][k], lanes);
-        if (second) dadd_to(second + column + k * VL, total[1][k], lanes);
+        dadd_to(s.first + column + k * VL, total[0][k], lanes);
+        if (s.second) dadd_to(s.second + column + k * VL, total[1][k], lanes);
     }
 }
 
 /* Many columns: four rows at a time, each read from left to right as the prefetcher expects, into sums in the cache. */
-INLINE void sum_wide(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t column, int64_t lanes,
-                     const int vectors, double *first, double *second)
+INLINE void sum_wide(column_terms terms, column_sums s, int64_t column, int64_t lanes, const int vectors)
 {
-    for (int64_t row = begin; row < end;) {
+    for (int64_t row = s.begin; row < s.end;) {
         vec     sum[2][SPAN];
-        int64_t stop = min64(end, row + 2 * RUN);
+        int64_t stop = min64(s.end, row + 2 * RUN);
         memset(sum[0], 0, (size_t)vectors * sizeof(vec));
-        if (second) memset(sum[1], 0, (size_t)vectors * sizeof(vec));
+        if (s.second) memset(sum[1], 0, (size_t)vectors * sizeof(vec));
         for (; row + 4 <= stop; row += 4) {
             for (int k = 0; k < vectors; k++) {
                 vec a[4], b[4];
-                for (int r = 0; r < 4; r++) terms(data, row + r, column + k * VL, lanes, &a[r], &b[r]);
+                for (int r = 0; r < 4; r++) terms(s.data, row + r, column + k * VL, lanes, &a[r], &b[r]);
                 sum[0][k] += (a[0] + a[1]) + (a[2] + a[3]);
-                if (second) sum[1][k] += (b[0] + b[1]) + (b[2] + b[3]);
+                if (s.second) sum[1][k] += (b[0] + b[1]) + (b[2] + b[3]);
             }
         }
         for (; row < stop; row++) {
             for (int k = 0; k < vectors; k++) {
                 vec a, b;
-                terms(data, row, column + k * VL, lanes, &a, &b);
+                terms(s.data, row, column + k * VL, lanes, &a, &b);
                 sum[0][k] += a;
-                if (second) sum[1][k] += b;
+                if (s.second) sum[1][k] += b;
             }
         }
         for (int k = 0; k < vectors; k++) {
-            dadd_to(first + column + k * VL, to_double(sum[0][k]), lanes);
-            if (second) dadd_to(second + column + k * VL, to_double(sum[1][k]), lanes);
+            dadd_to(s.first + column + k * VL, to_double(sum[0][k]), lanes);
+            if (s.second) dadd_to(s.second + column + k * VL, to_double(sum[1][k]), lanes);
         }
     }
 }
@@ -123,16 +129,17 @@ INLINE void sum_wide(column_terms terms, const void *data, int64_t begin, int64_
 INLINE void sum_columns(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t columns,
                         double *first, double *second)
 {
-    int64_t c = 0;
+    column_sums s = {data, begin, end, first, second};
+    int64_t     c = 0;
     while (c + 5 * VL <= columns) {
         int vectors = (int)min64(SPAN, (columns - c) / VL);
-        sum_wide(terms, data, begin, end, c, VL, vectors, first, second);
+        sum_wide(terms, s, c, VL, vectors);
         c += vectors * VL;
     }
-    for (; c + 4 * VL <= columns; c += 4 * VL) sum_strip(terms, data, begin, end, c, VL, 4, 1, first, second);
-    for (; c + 2 * VL <= columns; c += 2 * VL) sum_strip(terms, data, begin, end, c, VL, 2, 2, first, second);
-    for (; c + VL <= columns; c += VL) sum_strip(terms, data, begin, end, c, VL, 1, 4, first, second);
-    if (c < columns) sum_strip(terms, data, begin, end, c, columns - c, 1, 4, first, second);
+    for (; c + 4 * VL <= columns; c += 4 * VL) sum_strip(terms, s, c, VL, 4, 1);
+    for (; c + 2 * VL <= columns; c += 2 * VL) sum_strip(terms, s, c, VL, 2, 2);
+    for (; c + VL <= columns; c += VL) sum_strip(terms, s, c, VL, 1, 4);
+    if (c < columns) sum_strip(terms, s, c, columns - c, 1, 4);
 }
 
 /* Where sum_columns changes from one order to the next: sum_wide, then strips of 4, of 2, and of one vector. */
@@ -153,13 +160,12 @@ static inline column_orders orders_of(int64_t columns)
 }
 
 /* `lanes` columns in the order of this number. */
-INLINE void sum_vector(int kind, column_terms terms, const void *data, int64_t begin, int64_t end, int64_t column,
-                       int64_t lanes, double *first, double *second)
+INLINE void sum_vector(int kind, column_terms terms, column_sums s, int64_t column, int64_t lanes)
 {
-    if (kind == 0) sum_wide(terms, data, begin, end, column, lanes, 1, first, second);
-    if (kind == 1) sum_strip(terms, data, begin, end, column, lanes, 1, 1, first, second);
-    if (kind == 2) sum_strip(terms, data, begin, end, column, lanes, 1, 2, first, second);
-    if (kind == 3) sum_strip(terms, data, begin, end, column, lanes, 1, 4, first, second);
+    if (kind == 0) sum_wide(terms, s, column, lanes, 1);
+    if (kind == 1) sum_strip(terms, s, column, lanes, 1, 1);
+    if (kind == 2) sum_strip(terms, s, column, lanes, 1, 2);
+    if (kind == 3) sum_strip(terms, s, column, lanes, 1, 4);
 }
 
 /* sum_columns of columns origin … origin + columns - 1 of `whole`: the bits that it gives for all of them. */
@@ -167,6 +173,7 @@ INLINE void sum_columns_of(column_terms terms, const void *data, int64_t begin, 
                            int64_t origin, int64_t whole, double *first, double *second)
 {
     column_orders o = orders_of(whole);
+    column_sums   s = {data, begin, end, first, second};
     if (columns == whole) {
         sum_columns(terms, data, begin, end, columns, first, second);
         return;
@@ -176,9 +183,9 @@ INLINE void sum_columns_of(column_terms terms, const void *data, int64_t begin, 
         while (origin + c >= o.end[kind]) kind++;
         lanes = min64(VL, min64(columns - c, o.end[kind] - origin - c));
         if (lanes == VL)
-            sum_vector(kind, terms, data, begin, end, c, VL, first, second);
+            sum_vector(kind, terms, s, c, VL);
         else
-            sum_vector(kind, terms, data, begin, end, c, lanes, first, second);
+            sum_vector(kind, terms, s, c, lanes);
     }
 }
 
