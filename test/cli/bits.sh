@@ -2,9 +2,9 @@
 # bits.sh - trained weights, resumed ones and generated tokens have the bits that they had at the commit which
 # golden/bits.txt names: every model, type, number of ranks, transport, and option that has bits. A digest is the
 # SHA-256 of model.safetensors, or of what is generated. The table is keyed by instruction set and compiler; for a key
-# that it does not have, that commit is built and run beside this one. A set that multiplies bf16 (neon_bf16) has lines
-# of its own where products are of bf16; all others are those of the set that it extends. `bits.sh --table` prints the
-# lines for the command in $LOCKSTEP, `--table WORDS` those of cases with these words in them.
+# that it does not have, that commit is built and run beside this one. A set that multiplies bf16 (neon_bf16, amx) has
+# lines of its own where products are of bf16; all others are those of the set that it extends. `bits.sh --table` prints
+# the lines for the command in $LOCKSTEP, `--table WORDS` those of cases with these words in them.
 # ctest: timeout 900
 set -u
 : "${LOCKSTEP:?the command}" "${SOURCE_DIR:?the tree}" "${CC:=cc}"
@@ -22,7 +22,10 @@ key=$("$LOCKSTEP" info | awk '/^compiler/ { split($3, version, "."); compiler = 
                               END { print isa, compiler }')
 
 extended=$key
-case $key in *_bf16' '*) extended=${key/_bf16/} ;; esac
+case $key in
+*_bf16' '*) extended=${key/_bf16/} ;;
+amx' '*) extended=avx512${key#amx} ;;
+esac
 
 # ---- the cases: "train WORDS", "resume DIRECTORY WORDS" of golden/resume, "generate MODEL WORDS" of a model that is
 # trained first ----
@@ -134,7 +137,7 @@ build_reference() {
         { echo "skipped: no bits for $key in golden/bits.txt, and commit $commit is not in this clone"; exit 77; }
     mkdir "$work/tree"
     # as CMakeLists.txt has it since then
-    case $key in avx*' gcc '*) export CFLAGS="${CFLAGS:-} --param=avoid-fma-max-bits=0" ;; esac
+    case $key in avx*' gcc '* | amx' gcc '*) export CFLAGS="${CFLAGS:-} --param=avoid-fma-max-bits=0" ;; esac
     git -C "$SOURCE_DIR" archive "$commit" | tar -x -C "$work/tree" &&
         cmake -S "$work/tree" -B "$work/build" -DLK_TESTS=OFF -DCMAKE_C_COMPILER="$CC" >"$work/log" 2>&1 &&
         cmake --build "$work/build" -j "$(nproc)" --target lockstep_command >>"$work/log" 2>&1 ||
