@@ -2,7 +2,7 @@
 # train_restarts.sh - `train -n N --max-restarts M`: all ranks are started again after a rank was killed, resume what
 # was saved, and end with the bits of a run that was never interrupted; restarts end at M; mistakes in options are not
 # tried again.
-# ctest: timeout 120, ranks 2
+# ctest: timeout 240, ranks 2
 set -u
 work=$(mktemp -d)
 job=

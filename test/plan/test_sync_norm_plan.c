@@ -1,7 +1,7 @@
 /* test_sync_norm_plan.c - whole models with synchronised batch norm at one rank against the same with plain batch norm:
  * losses, gradients and running statistics; what is recomputed and what is kept; how many sums over ranks there are.
  *
- * ctest: timeout 120 */
+ * ctest: timeout 240 */
 #include "support.h"
 
 enum { BATCH = 6, SIDE = 12, PIXELS = 3 * SIDE * SIDE, STEPS = 5, NORMS = 21 };

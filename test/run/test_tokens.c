@@ -2,7 +2,7 @@
  * against those in which the host chooses, on the device and on the CPU. Devices that choose none are compared with
  * themselves in nothing.
  *
- * ctest: timeout 120 */
+ * ctest: timeout 240 */
 #include "support.h"
 
 #include "device/device.h"
