@@ -262,6 +262,30 @@ static void sums_have_the_bits_of_shm(void)
     if (!sanitized) check_all_reduce({3, LK_F64, LK_SUM, 500001, 8, false, true});
 }
 
+/* NaN of both signs with payloads: those that come through keep their bits. */
+static void nan_keeps_its_bits(lk_dtype type)
+{
+    const size_t count = 1003;
+    for (lk_reduce_op op : {LK_MAX, LK_MIN}) {
+        test_world world(3);
+        buffers    all = make_buffers(3, 0, type, count, 13);
+        for (size_t i = 0; i < count; i += 2) {
+            uint16_t quiet = type == LK_BF16 ? 0x7fc0 : 0x7e00,
+                     bits = (uint16_t)(quiet | (i & 8) << 12 | (i >> 1 & 31));
+            memcpy(all[i % 3].data() + 2 * i, &bits, 2);
+        }
+        bytes expected = reduced(all, 0, type, 0, count, op);
+        world.run([&](int rank) {
+            lk__peers_call c = world.call(rank, LK__PEERS_REDUCE, type, count);
+            c.reduce = op;
+            c.send = c.recv = all[(size_t)rank].data();
+            CHECK(enqueue(&c) == LK_OK, "rank %d", rank);
+        });
+        for (int i = 0; i < 3; i++)
+            CHECK(equal(all[(size_t)i], 0, expected.data(), expected.size()), "rank %d, type %d", i, (int)type);
+    }
+}
+
 /* Parts, with rows and without. */
 static void check_parts(int n, size_t count, size_t row, bool mapped)
 {
@@ -530,6 +554,8 @@ int main(int argc, char **argv)
 {
     lk__cuda_host.fail = refuse;
     sums_have_the_bits_of_shm();
+    nan_keeps_its_bits(LK_BF16);
+    nan_keeps_its_bits(LK_F16);
     parts_and_copies();
     delays_change_nothing(argc > 1 ? atoi(argv[1]) : sanitized ? 0 : 16);
     failed_waits_change_nothing();

@@ -95,6 +95,14 @@ static __device__ inline void run_copies(const peer_call &c, const peer_copies &
 /* Integers are computed in 64 bits, which wrap: stored, they are what their own type gives. */
 template <typename T> struct peer_number : partial_of<T> {
 };
+/* lk__to_bf16 (base/bf16.h): the GPU's own conversion makes one NaN of all. */
+template <> struct peer_number<bf16> : partial_of<bf16> {
+    static __device__ __forceinline__ bf16 store(float x)
+    {
+        uint32_t bits = bits_of(x), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
+        return __ushort_as_bfloat16((unsigned short)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded));
+    }
+};
 template <typename T> struct peer_integer {
     typedef int64_t                        type;
     static __device__ __forceinline__ type load(T x) { return x; }
