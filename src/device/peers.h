@@ -4,15 +4,19 @@
  * Every rank of a group has one block that all its peers map: its flags, then scratch memory. Kernels alone use them.
  * Ranks wait for each other at gates. A gate is one word in the memory of its first rank, which counts arrivals; a rank
  * that has waited too long marks the same word as failed, by comparing and exchanging it. So either all ranks pass or
- * none does, also where one arrives just as another gives up. How often a rank has passed is kept in the group's own
- * block (lk__peers_group.passed), so that every run of a recording goes on where the last one ended. One block of one
- * kernel waits at a gate, so no kernel needs several of its blocks to run at once.
+ * none does, also where one arrives just as another gives up. A gate round is one such passing of all its ranks; rounds
+ * are numbered from 0. How many a rank has passed is kept in the group's own block (lk__peers_group.passed), so that
+ * every run of a recording goes on where the last one ended. One block of one kernel waits at a gate, so no kernel
+ * needs several of its blocks to run at once.
  *
  * Every wait ends: when all have arrived, at the deadline by the device's clock, or when a rank or the host says so. A
- * wait that ends otherwise is a failure. The kernel then writes lk__peers_progress, and LK__HALTED_BY_GROUP to the
- * call's `halted` word; from then on no call of the group reads or writes anything, here or at a peer: each looks at
- * the group's `failed` and at `halted` first. A kernel that writes to peers does so only while none of them can have
- * given up: it has passed the gate less than half a deadline ago, and the gate's word is not marked. */
+ * wait whose late rank cannot be told ends at twice the deadline. A wait that ends otherwise is a failure. The kernel
+ * then writes lk__peers_progress, and LK__HALTED_BY_GROUP to the call's `halted` word; from then on no call of the
+ * group reads or writes anything, here or at a peer: each looks at the group's `failed` and at `halted` first. A kernel
+ * that writes to peers does so only while none of them can have given up by its deadline: it has passed the gate less
+ * than half a deadline ago, and the gate's word is not marked. A peer that ends its wait by order, of its host or of
+ * another rank's failure, may do so at any time: what is then written is memory of the group, which its owner neither
+ * reads nor frees before the writer has unmapped it. */
 #ifndef LK__DEVICE_PEERS_H
 #define LK__DEVICE_PEERS_H
 
@@ -24,7 +28,8 @@ enum {
     LK__PEERS_BLOCK_BYTES = 8 << 20,                                  /* flags and scratch of a rank in a group */
     LK__PEERS_FLAG_BYTES = 64 << 10,                                  /* of them, the flags' */
     LK__PEERS_SCRATCH = LK__PEERS_BLOCK_BYTES - LK__PEERS_FLAG_BYTES, /* and the scratch memory's */
-    LK__PEERS_STOPPED = LK__PEERS_MOST, /* the failure's culprit where the host stopped the group: no rank */
+    LK__PEERS_STOPPED = LK__PEERS_MOST, /* the failure's culprit where no rank is: the host stopped the group, or */
+                                        /* another group had failed */
 };
 
 /* In a call's `halted` word: a wait of a group has failed. */

@@ -21,7 +21,7 @@ static inline uint64_t flag_exchange(uint64_t *at, uint64_t old, uint64_t x)
     __atomic_compare_exchange_n(at, &old, x, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     return old;
 }
-/* Words of the host's memory. */
+/* Words that the host, or a kernel on another stream, reads and writes meanwhile. */
 template <typename T> static inline T    host_load(const T *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
 template <typename T> static inline void host_store(T *at, T x) { __atomic_store_n(at, x, __ATOMIC_RELEASE); }
 #else
@@ -82,9 +82,15 @@ typedef struct peer_call {
     bool             pushes;      /* it writes to peers */
 } peer_call;
 
+static __device__ __forceinline__ bool is_halted(const peer_call &c)
+{
+    return c.halted && host_load(c.halted) == LK__HALTED_BY_GROUP;
+}
+
+/* All threads of a block, which must come to one result: kernels on other streams may write the words meanwhile. */
 static __device__ __forceinline__ bool has_stopped(const peer_call &c)
 {
-    return c.group->failed || (c.halted && *c.halted == LK__HALTED_BY_GROUP);
+    return __syncthreads_or(threadIdx.x == 0 && (host_load(&c.group->failed) || is_halted(c)));
 }
 
 /* One thread of the call's first kernel. */
@@ -156,15 +162,16 @@ static __device__ inline void fail_call(const peer_call &c, int culprit, uint64_
     lk__peers_group    *g = c.group;
     lk__peers_progress *p = g->progress;
     if (c.other != 0) break_gate(&g->flags[0]->gates[0], g->passed[0], g->ranks, culprit);
-    g->failed = 1;
-    if (c.halted) *c.halted = LK__HALTED_BY_GROUP;
+    host_store(&g->failed, 1u);
     host_store(&p->failed_number, g->number);
     host_store(&p->waited_ns, waited);
     host_store(&p->failed_call, c.id);
     host_store(&p->failed, (int32_t)(1 + culprit));
+    /* Last: where another group's call stops because of it, the host finds the reason here. */
+    if (c.halted) host_store(c.halted, (int32_t)LK__HALTED_BY_GROUP);
 }
 
-/* For tests: another time for every rank and meeting. */
+/* For tests: another time for every rank and gate round. */
 static __device__ inline void delay_arrival(const lk__peers_group *g, uint64_t number)
 {
     if (!g->delay_ns) return;
@@ -173,14 +180,24 @@ static __device__ inline void delay_arrival(const lk__peers_group *g, uint64_t n
     while (clock_ns() - begin < (x >> 33) % g->delay_ns) __nanosleep(100);
 }
 
-/* Whether somebody else has ended the wait: the host, or a failure at the gate of all ranks. */
+/* Whether somebody else has ended the wait: the host, a failure of another group, which ends this one's step, too, or
+ * one at the gate of all ranks. */
 static __device__ inline int find_order(const peer_call &c)
 {
     lk__peers_group *g = c.group;
-    if (host_load(&g->progress->stop)) return LK__PEERS_STOPPED;
+    if (host_load(&g->progress->stop) || is_halted(c)) return LK__PEERS_STOPPED;
     if (c.other == 0) return -1;
     uint64_t state = flag_load(&g->flags[0]->gates[0].state);
     return state & GATE_FAILED ? gate_culprit(state) : -1;
+}
+
+/* Whose fault it is that the deadline has passed. A rank whose kernel ended between its two words looks as if it had
+ * arrived: as long again, and it is nobody's. */
+static __device__ inline int find_late(const peer_call &c, const lk__peers_gate *gate, uint64_t number, uint64_t waited)
+{
+    uint64_t deadline = (uint64_t)c.group->deadline_ns;
+    int      absent = waited > deadline ? find_absent(gate, number, c.with) : -1;
+    return absent < 0 && waited > 2 * deadline ? LK__PEERS_STOPPED : absent;
 }
 
 /* One thread: waits until all have arrived; whether they have. */
@@ -200,7 +217,7 @@ static __device__ inline bool await_gate(const peer_call &c)
     for (uint32_t polls = 1; outcome == GATE_CLOSED; polls++) {
         uint64_t now = clock_ns();
         int      culprit = polls % 64 == 0 ? find_order(c) : -1;
-        if (now - begin > (uint64_t)g->deadline_ns && culprit < 0) culprit = find_absent(gate, number, c.with);
+        if (culprit < 0) culprit = find_late(c, gate, number, now - begin);
         __nanosleep(polls < 64 ? 20 : 200);
         state = culprit >= 0 ? break_gate(gate, number, c.ranks, culprit) : flag_load(&gate->state);
         outcome = judge_gate(state, number, c.ranks);
@@ -215,11 +232,15 @@ static __device__ inline bool await_gate(const peer_call &c)
     return true;
 }
 
-/* One thread of a kernel that waits, where another group has halted the step: this rank will not arrive. */
+/* One thread of a kernel that waits, where another group has halted the step: this rank will not arrive. Of a group
+ * that has failed no step may update: the host clears `halted` after steps that failed by themselves. */
 static __device__ inline void leave_group(const peer_call &c)
 {
     lk__peers_group *g = c.group;
-    if (g->failed) return;
+    if (g->failed) {
+        if (c.halted) host_store(c.halted, (int32_t)LK__HALTED_BY_GROUP);
+        return;
+    }
     lk__peers_gate *gate = &g->flags[c.home]->gates[c.gate];
     fail_call(c, gate_culprit(break_gate(gate, g->passed[c.other], c.ranks, LK__PEERS_STOPPED)), 0);
 }
@@ -236,7 +257,8 @@ static __device__ inline bool pass_gate(const peer_call &c)
     return !__syncthreads_or(failed);
 }
 
-/* Whether no peer can have given up the meeting that follows: a peer begins to wait for it after `opened_ns`. */
+/* Whether no peer can have given up the gate round that follows by its deadline: a peer begins to wait for it after
+ * `opened_ns`. */
 static __device__ inline bool may_push(const peer_call &c)
 {
     lk__peers_group *g = c.group;
