@@ -15,14 +15,14 @@
 enum { BYTES = 64 << 20, PASSES = 6, MOST_THREADS = 256 };
 
 /* Where all threads wait for each other: how often one has arrived. */
-typedef struct meeting {
+typedef struct barrier {
     atomic_int threads; /* 0: not all have been started */
     atomic_int arrived;
-} meeting;
+} barrier;
 
 typedef struct reader {
     pthread_t thread;
-    meeting  *meeting;
+    barrier  *barrier;
     double    seconds[PASSES]; /* of each pass of all threads */
     bool      failed;
 } reader;
@@ -37,7 +37,7 @@ static uint64_t read_words(const uint64_t *words, size_t count)
 }
 
 /* Returns once every thread has called it for the `turn`-th time. */
-static void wait_for_all(meeting *m, int turn)
+static void wait_for_all(barrier *m, int turn)
 {
     atomic_fetch_add(&m->arrived, 1);
     while (atomic_load(&m->threads) == 0 || atomic_load(&m->arrived) < turn * atomic_load(&m->threads)) sched_yield();
@@ -53,11 +53,11 @@ static void *run_reader(void *argument)
         memset(words, 1, BYTES); /* not 0: pages that were never written share one zero page */
     }
     for (int pass = 0; pass < PASSES; pass++) {
-        wait_for_all(r->meeting, 2 * pass + 1);
+        wait_for_all(r->barrier, 2 * pass + 1);
         double   start = now();
         uint64_t sum = r->failed ? 0 : read_words(words, BYTES / sizeof *words);
         __asm__ volatile("" : : "r"(sum)); /* so that the reads are not left out */
-        wait_for_all(r->meeting, 2 * pass + 2);
+        wait_for_all(r->barrier, 2 * pass + 2);
         r->seconds[pass] = now() - start;
     }
     if (!r->failed) munmap(words, BYTES);
@@ -67,10 +67,10 @@ static void *run_reader(void *argument)
 double bandwidth_measure(int threads)
 {
     static reader readers[MOST_THREADS];
-    meeting       m = {0};
+    barrier       m = {0};
     double        best = 0;
     int           started = 1;
-    for (int i = 0; i < threads && i < MOST_THREADS; i++) readers[i] = (reader){.meeting = &m};
+    for (int i = 0; i < threads && i < MOST_THREADS; i++) readers[i] = (reader){.barrier = &m};
     while (started < threads && started < MOST_THREADS &&
            pthread_create(&readers[started].thread, NULL, run_reader, &readers[started]) == 0)
         started++;

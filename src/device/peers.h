@@ -41,7 +41,7 @@ typedef struct lk__peers_handle {
 } lk__peers_handle;
 
 /* Bits 0 to 55 of `state` count arrivals. Bit 63: a wait has failed; bit 62 is then that of the number of the failed
- * meeting, bits 56 to 61 are the culprit. `arrived`: by rank, how often it has arrived. */
+ * gate round, bits 56 to 61 are the culprit. `arrived`: by rank, how often it has arrived. */
 typedef struct lk__peers_gate {
     uint64_t state, arrived[LK__PEERS_MOST], reserved[15 - LK__PEERS_MOST];
 } lk__peers_gate;
@@ -76,7 +76,7 @@ typedef struct lk__peers_group {
     uint64_t delay_ns; /* for tests: a rank waits up to so long before it arrives at a gate; 0: it does not */
     /* Kernels write these. */
     uint64_t number;                     /* calls that have begun */
-    uint64_t passed[1 + LK__PEERS_MOST]; /* meetings so far, of all ranks and with each other one */
+    uint64_t passed[1 + LK__PEERS_MOST]; /* gate rounds so far, of all ranks and with each other one */
     uint64_t opened_ns;                  /* the latest time at which the last gate was known to be closed */
     uint32_t failed;                     /* a wait has failed: nothing is done any more */
     uint32_t late;                       /* a kernel did not write to its peers because they may have given up */

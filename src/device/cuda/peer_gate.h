@@ -77,7 +77,7 @@ typedef struct peer_call {
     int32_t          other;       /* index of lk__peers_group.passed: 0, or 1 + the other rank of two */
     int32_t          ranks;       /* that meet there */
     uint32_t         with;        /* a bit for each of them */
-    int64_t          half_bytes;  /* of scratch memory: meetings use its halves in turn */
+    int64_t          half_bytes;  /* of scratch memory: gate rounds use its halves in turn */
     bool             first, last; /* the kernel begins, or ends, the call */
     bool             pushes;      /* it writes to peers */
 } peer_call;
@@ -128,7 +128,7 @@ static __device__ __forceinline__ int gate_culprit(uint64_t state) { return (int
 
 typedef enum gate_outcome { GATE_CLOSED, GATE_PASSED, GATE_BROKEN } gate_outcome;
 
-/* Of meeting `number`, from 0. A rank that looks at a marked word waits for the failed meeting, or has not yet seen
+/* Of gate round `number`, from 0. A rank that looks at a marked word waits for the failed round, or has not yet seen
  * that the one before was complete. */
 static __device__ __forceinline__ gate_outcome judge_gate(uint64_t state, uint64_t number, int ranks)
 {
@@ -136,7 +136,7 @@ static __device__ __forceinline__ gate_outcome judge_gate(uint64_t state, uint64
     return (state & GATE_COUNT) >= (number + 1) * (uint64_t)ranks ? GATE_PASSED : GATE_CLOSED;
 }
 
-/* Marks a meeting as failed, unless it is complete; the word as it is then. */
+/* Marks a gate round as failed, unless it is complete; the word as it is then. */
 static __device__ inline uint64_t break_gate(lk__peers_gate *gate, uint64_t number, int ranks, int culprit)
 {
     uint64_t state = flag_load(&gate->state);

@@ -6,9 +6,9 @@
 #include "device/cuda/partial.h"
 #include "device/cuda/peer_gate.h"
 
-/* Where bytes are: at an address, or in a rank's scratch memory, in the half that the next meeting publishes or the one
- * that the last meeting published. A half is free again when the meeting after has taken place: whoever arrives there
- * has read it. */
+/* Where bytes are: at an address, or in a rank's scratch memory, in the half that the next gate round publishes or the
+ * one that the last round published. A half is free again when the round after is complete: whoever arrives there has
+ * read it. */
 typedef enum peer_space { AT_ADDRESS, IN_NEXT_HALF, IN_LAST_HALF } peer_space;
 
 /* Bytes in order. With rows, byte e is at (first + e) / row * pitch + (first + e) % row from the base on. */
@@ -32,7 +32,7 @@ typedef struct peer_reduction {
     peer_run     from[LK__PEERS_MOST], to[LK__PEERS_MOST]; /* inputs have the same rows, results none */
 } peer_reduction;
 
-/* passed: meetings so far. */
+/* passed: gate rounds so far. */
 static __device__ __forceinline__ char *run_base(const peer_call &c, const peer_run &run, uint64_t passed)
 {
     if (run.space == AT_ADDRESS) return run.base;
@@ -289,7 +289,7 @@ static __global__ void __launch_bounds__(PEER_THREADS) reduce_kernel(peer_call c
     end_kernel(c);
 }
 
-/* Publishes and waits; whether all have arrived. `passed`: meetings before. */
+/* Publishes and waits; whether all have arrived. `passed`: gate rounds before. */
 static __device__ inline bool publish_and_wait(const peer_call &c, const peer_copies &publish, uint64_t *passed)
 {
     wait_for_earlier();
