@@ -34,7 +34,7 @@ static int find_earlier(const lk__comm_device *devices, int rank)
 }
 
 /* Only the first rank of all that share a GPU, so that a job has one line. */
-static void recommend_mps(lk_context *context, const lk__comm_device *devices, int count, int rank)
+static void advise_sharing(lk_context *context, const lk__comm_device *devices, int count, int rank)
 {
     int  sharing = 1;
     char text[LK__DEVICE_UUID_TEXT];
@@ -43,11 +43,11 @@ static void recommend_mps(lk_context *context, const lk__comm_device *devices, i
         if (first >= 0 && first < rank) return;
         sharing += first == rank;
     }
-    if (sharing == 1 || lk__cuda_mps(context)) return;
-    lk__log(context, LK_LOG_INFO,
-            "%d ranks share %s without MPS, so their kernels take turns: `nvidia-cuda-mps-control -d` starts its "
-            "daemon, with which they run at the same time and exchange directly",
-            sharing, lk__device_uuid_text(devices[rank].uuid, text));
+    const lk__device *d = lk__context_device(context);
+    const char       *turns = sharing > 1 && d->backend->peers ? d->backend->peers->takes_turns(d) : NULL;
+    if (turns)
+        lk__log(context, LK_LOG_INFO, "%d ranks share %s %s", sharing, lk__device_uuid_text(devices[rank].uuid, text),
+                turns);
 }
 
 lk_status lk__comm_devices_check(lk_context *context, const lk__comm_device *devices, int count, int rank)
@@ -61,6 +61,6 @@ lk_status lk__comm_devices_check(lk_context *context, const lk__comm_device *dev
                         "one with --share-device (for tests and small models)",
                         other, i, lk__device_uuid_text(devices[i].uuid, text));
     }
-    recommend_mps(context, devices, count, rank);
+    advise_sharing(context, devices, count, rank);
     return LK_OK;
 }

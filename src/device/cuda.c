@@ -24,6 +24,7 @@ static const lk__cuda_library library = {
     .op_name = lk__op_name,
     .uuid_text = lk__device_uuid_text,
     .environment = lk__environment,
+    .mps = lk__cuda_mps,
 };
 
 lk_status lk__cuda_load(lk_context *context, const lk__cuda_module **module)

@@ -149,6 +149,9 @@ typedef struct lk__device_peers {
     lk_status (*write_pattern)(lk__device *device, void *memory, size_t words, uint32_t seed);
     lk_status (*check_pattern)(lk__device *device, const void *memory, size_t words, uint32_t seed, bool *same);
     lk_status (*enqueue)(lk__device *device, lk__device_stream *stream, const lk__peers_call *call);
+    /* NULL: kernels of several processes run on this device at the same time, so that one may wait for another.
+     * Otherwise why they take turns, and what the user can do about it: it follows "N ranks share DEVICE". */
+    const char *(*takes_turns)(const lk__device *device);
 } lk__device_peers;
 
 #endif

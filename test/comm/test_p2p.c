@@ -503,6 +503,11 @@ static void ranks_that_share_a_gpu_need_mps(void)
     snprintf(path, sizeof path, "%s/control", folder);
     REQUIRE(mkfifo(path, 0600) == 0);
     run_job((p2p_job){.size = 2, .odd = -1, .shares = true, .function = expect_peers}, -1);
+    /* The ranks' environments differ. */
+    fall_back((p2p_job){.size = 3, .odd = 1, .shares = true, .name = "CUDA_MPS_PIPE_DIRECTORY", .value = "/nowhere"},
+              "rank 1: kernels of ranks that share a GPU take turns");
+    setenv("CUDA_MPS_PIPE_DIRECTORY", "/nowhere", 1);
+    fall_back((p2p_job){.size = 3, .odd = 1, .shares = true, .name = "CUDA_MPS_PIPE_DIRECTORY", .value = folder}, NULL);
     unlink(path);
     rmdir(folder);
     unsetenv("CUDA_MPS_PIPE_DIRECTORY");

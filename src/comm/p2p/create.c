@@ -13,7 +13,17 @@ static bool is_same_gpu(const lk__comm_device *a, const lk__comm_device *b)
     return memcmp(a->uuid, b->uuid, sizeof a->uuid) == 0;
 }
 
-/* From what all ranks know of each other. false, with why "": another line says it already. */
+/* Whether two ranks use one GPU. */
+static bool shares_gpu(const lk_comm *c)
+{
+    const lk__shm *s = c->state;
+    for (int i = 1; i < c->size; i++)
+        for (int k = 0; k < i; k++)
+            if (is_same_gpu(&s->rank_slots[i].device, &s->rank_slots[k].device)) return true;
+    return false;
+}
+
+/* From what all ranks know of each other, so that they come to the same result without a message. */
 static bool may_begin(const lk_comm *c, char why[LK__P2P_WHY])
 {
     const lk__shm *s = c->state;
@@ -27,10 +37,6 @@ static bool may_begin(const lk_comm *c, char why[LK__P2P_WHY])
         snprintf(why, LK__P2P_WHY, "rank %d has no GPU whose memory others can map", i);
         return false;
     }
-    for (int i = 1; i < c->size; i++)
-        for (int k = 0; k < i; k++)
-            if (is_same_gpu(&s->rank_slots[i].device, &s->rank_slots[k].device) && !lk__cuda_mps(c->context))
-                return false; /* comm/devices.c */
     return true;
 }
 
@@ -79,11 +85,20 @@ static lk_status check_patterns(const lk__p2p *p)
 
 /* ---- what a group has ---- */
 
+/* Kernels that take turns on a GPU must not wait for each other. Ranks need not agree about that: each reads its own
+ * environment. */
+static lk_status check_turns(const lk__p2p *p)
+{
+    if (!shares_gpu(p->comm) || !p->peers->takes_turns(p->device)) return LK_OK;
+    return lk__fail(p->comm->context, LK_EUNSUPPORTED, "kernels of ranks that share a GPU take turns");
+}
+
 static lk_status make_own(lk__p2p *p)
 {
     lk_comm                 *c = p->comm;
     const lk__device_memory *memory = &p->device->backend->memory;
-    lk_status                status = p->peers->check(p->device);
+    lk_status                status = check_turns(p);
+    if (status >= 0) status = p->peers->check(p->device);
     if (status < 0) return status;
     p->records = lk__alloc(c->context, LK_MEMORY_OTHER, LK__P2P_RECORDS * sizeof *p->records);
     p->progress = memory->alloc_host(p->device, LK_MEMORY_OTHER, sizeof *p->progress);
@@ -146,9 +161,10 @@ lk_status lk__p2p_begin(lk_comm *c, bool quiet)
     c->timeout_ms = timeout;
     if (status == LK_OK) status = lk__p2p_agree(c, write_group(p), NULL, NULL, why);
     if (status == LK_OK) return LK_OK;
+    bool said = check_turns(p) < 0; /* comm/devices.c */
     lk__p2p_end(c);
     if (status < 0) return status;
-    fall_back(c, why, quiet);
+    fall_back(c, why, quiet || said);
     return LK_OK;
 }
 

@@ -8,9 +8,9 @@
 
 /* Of the structs that both use: changes with their sizes. To be raised with any other change of the headers in
  * src/device or of this file. */
-enum { LK__CUDA_VERSION = 6 + (int)(sizeof(lk__device_backend) << 16) + (int)sizeof(lk__kernel_call) };
+enum { LK__CUDA_VERSION = 7 + (int)(sizeof(lk__device_backend) << 16) + (int)sizeof(lk__kernel_call) };
 
-/* What the module calls in the library (base/base.h, base/hash.h, base/environment.h). */
+/* What the module calls in the library (base/base.h, base/hash.h, base/environment.h, device/device.h). */
 typedef struct lk__cuda_library {
     void *(*alloc)(lk_context *context, lk_memory kind, size_t bytes);
     void (*free)(lk_context *context, lk_memory kind, void *memory, size_t bytes);
@@ -24,6 +24,7 @@ typedef struct lk__cuda_library {
     const char *(*op_name)(lk__op op);
     const char *(*uuid_text)(const unsigned char uuid[LK__DEVICE_UUID], char text[LK__DEVICE_UUID_TEXT]);
     const char *(*environment)(const lk_context *context, lk__environment_id id); /* base/environment.h */
+    bool (*mps)(const lk_context *context);
 } lk__cuda_library;
 
 typedef struct lk__cuda_module {

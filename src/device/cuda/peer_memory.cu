@@ -115,6 +115,15 @@ static lk_status check_pattern(lk__device *device, const void *memory, size_t wo
     return status;
 }
 
-const lk__device_peers lk__cuda_peers = {check_sharing, allocate_shared, free_shared,
-                                         map_shared,    unmap_shared,    load_kernels,
-                                         write_pattern, check_pattern,   lk__cuda_peers_enqueue};
+/* ---- processes that share a GPU ---- */
+
+static const char *find_turns(const lk__device *device)
+{
+    if (lk__cuda_host.mps(device->context)) return NULL;
+    return "without MPS, so their kernels take turns: `nvidia-cuda-mps-control -d` starts its daemon, with which they "
+           "run at the same time and exchange directly";
+}
+
+const lk__device_peers lk__cuda_peers = {check_sharing,          allocate_shared, free_shared,   map_shared,
+                                         unmap_shared,           load_kernels,    write_pattern, check_pattern,
+                                         lk__cuda_peers_enqueue, find_turns};
