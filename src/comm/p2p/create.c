@@ -1,10 +1,12 @@
 /* create.c - whether the ranks of a group reach each other's GPUs, and what a group needs for that. Each pair writes
  * and reads a pattern first: some machines drop what one GPU writes to another one's memory (IOMMU, ACS) without an
  * error. All ranks come to the same result: what one of them finds is agreed on. */
+#define _GNU_SOURCE
 #include "comm/p2p/p2p.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- whether they may ---- */
 
@@ -153,7 +155,11 @@ lk_status lk__p2p_begin(lk_comm *c, bool quiet)
     p->device = lk__context_device(c->context);
     p->peers = p->device->backend->peers;
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->changed, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     c->p2p = p;
     int64_t timeout = c->timeout_ms;
     c->timeout_ms = c->connect_ms;

@@ -150,7 +150,7 @@ static lk_status check_lost(lk__p2p *p, patience *now)
 static void wait_slice(lk__p2p *p)
 {
     struct timespec end;
-    clock_gettime(CLOCK_REALTIME, &end);
+    clock_gettime(CLOCK_MONOTONIC, &end);
     end.tv_nsec += SLICE_MS * 1000000L;
     end.tv_sec += end.tv_nsec / 1000000000L;
     end.tv_nsec %= 1000000000L;
