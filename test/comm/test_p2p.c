@@ -117,6 +117,13 @@ static void run_job(p2p_job job, int killed)
     }
 }
 
+/* Waits, without the group, until another rank is here, too; number: above the last one. */
+static void meet(const p2p_test *t, int other, int number)
+{
+    atomic_store(&common->told[t->rank], number);
+    while (atomic_load(&common->told[other]) < number) usleep(1000);
+}
+
 static lk_status enqueue_in(p2p_test *t, lk_comm *comm, const lk__comm_call *call)
 {
     return lk__comm_enqueue(comm, call, &(lk__comm_stream){t->device, t->stream, t->halted});
@@ -432,6 +439,37 @@ static void a_rank_that_stops_is_named_and_writes_nothing_later(void)
     run_job((p2p_job){.size = 3, .function = stop_between, .odd = -1, .timeout_ms = 3000}, -1);
 }
 
+/* Memory that a stopped rank has mapped is left to the end of the process: three pieces and a group that was split are
+ * not waited for, one after the other. */
+static void free_beside_stopped(p2p_test *t)
+{
+    char         *memory;
+    lk_comm      *child;
+    lk__comm_call call;
+    REQUIRE(lk_comm_split(t->comm, 0, t->rank, &child) == LK_OK, "%s", lk_context_error(t->context));
+    begin_failing(t, &memory, &call);
+    (void)allocate(t, 64);
+    (void)allocate(t, 64);
+    if (t->rank == 1) raise(SIGSTOP);
+    REQUIRE(enqueue_in(t, t->comm, &call) == LK_OK || t->rank == 1);
+    REQUIRE(t->device->backend->memory.stream_wait(t->device, t->stream) == LK_OK);
+    CHECK(lk_comm_status(t->comm) == LK_ETIMEOUT);
+    if (t->rank != 1) meet(t, 2 - t->rank, 1);
+    double begin = lk__now();
+    lk_comm_free(child);
+    lk_comm_free(t->comm);
+    CHECK(lk__now() - begin < 4 || t->rank == 1, "%g s", lk__now() - begin);
+    t->comm = NULL;
+    if (t->rank != 1) meet(t, 2 - t->rank, 2);
+    if (t->rank == 0) {
+        kill((pid_t)atomic_load(&common->pids[1]), SIGCONT);
+    }
+}
+static void memory_that_a_stopped_rank_has_is_not_waited_for(void)
+{
+    run_job((p2p_job){.size = 3, .function = free_beside_stopped, .odd = -1, .timeout_ms = 3000}, -1);
+}
+
 /* Another rank's abort ends waits long before the deadline. */
 static void abort_between(p2p_test *t)
 {
@@ -538,6 +576,7 @@ int main(void)
     RUN(calls_with_unknown_counts_are_refused);
     RUN(a_rank_that_stops_is_named_and_writes_nothing_later);
     RUN(an_abort_ends_waits);
+    RUN(memory_that_a_stopped_rank_has_is_not_waited_for);
     RUN(a_rank_that_dies_is_named);
     if (on_gpu) return check_result();
     RUN(dropped_writes_are_found);

@@ -180,6 +180,7 @@ void lk__p2p_end(lk_comm *c)
     if (!p) return;
     const lk__device_memory *memory = &p->device->backend->memory;
     lk__p2p_unwatch(p);
+    p->release_end = lk__p2p_release_end(p);
     while (p->memory) (void)lk__p2p_release(c, p->memory->parts[c->rank]);
     lk__p2p_unshare(c, &p->block);
     if (p->group) memory->free(p->device, LK_MEMORY_OTHER, p->group, sizeof *p->group);

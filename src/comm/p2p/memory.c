@@ -45,29 +45,44 @@ static void unmap_peers(const lk__p2p *p, lk__p2p_memory *m)
     }
 }
 
-/* Whether no other rank has this one's part mapped: it has released as many pieces of memory, or has left or died. */
-static bool is_unmapped(const lk__p2p *p)
+/* Ranks that may have this one's part mapped: they have not released as many pieces of memory, and have neither left
+ * nor died. running: of them, those that are not stopped by a signal. */
+typedef struct holders {
+    int all, running;
+} holders;
+
+static holders count_holders(const lk__p2p *p)
 {
     const lk__shm *s = p->comm->state;
+    holders        h = {0, 0};
     for (int i = 0; i < s->size; i++) {
         lk__shm_rank_slot *slot = &s->rank_slots[i];
+        bool               stopped;
         if (i == s->rank || (int32_t)(atomic_load(&slot->released) - p->released) >= 0) continue;
-        if (!atomic_load(&slot->gone) && !lk__shm_dead(slot, NULL)) return false;
+        if (atomic_load(&slot->gone) || lk__shm_dead(slot, &stopped)) continue;
+        h.all++;
+        h.running += !stopped;
     }
-    return true;
+    return h;
 }
 
-enum { RELEASE_S = 5 };
+enum { RELEASE_MS = 5000, FAILED_RELEASE_MS = 200 };
+
+double lk__p2p_release_end(const lk__p2p *p)
+{
+    if (p->release_end > 0) return p->release_end;
+    return lk__now() + (lk__shm_failure(p->comm->state) < 0 ? FAILED_RELEASE_MS : RELEASE_MS) / 1e3;
+}
 
 void lk__p2p_unshare(lk_comm *c, lk__p2p_memory *m)
 {
     lk__p2p *p = c->p2p;
-    double   end = lk__now() + RELEASE_S;
+    double   end = lk__p2p_release_end(p);
     unmap_peers(p, m);
     atomic_store(&((lk__shm *)c->state)->me->released, ++p->released);
     if (!m->parts[c->rank]) return;
-    while (!is_unmapped(p) && lk__now() < end) usleep(500);
-    if (is_unmapped(p)) p->peers->free(p->device, m->parts[c->rank]); /* otherwise the process's end does */
+    while (count_holders(p).running > 0 && lk__now() < end) usleep(500);
+    if (count_holders(p).all == 0) p->peers->free(p->device, m->parts[c->rank]); /* otherwise the process's end does */
     lk__account(c->context, LK_MEMORY_OTHER, -(ptrdiff_t)m->bytes);
     m->parts[c->rank] = NULL;
 }

@@ -31,12 +31,13 @@ typedef struct lk__p2p {
     lk_comm                *comm;
     lk__device             *device;
     const lk__device_peers *peers;
-    lk__p2p_memory          block;    /* flags and scratch memory */
-    lk__peers_group        *group;    /* the device's memory */
-    lk__peers_progress     *progress; /* the host's */
-    lk__p2p_memory         *memory;   /* symmetric */
-    uint32_t                released; /* pieces of memory of which this rank has unmapped its peers' parts */
-    lk__p2p_record         *records;  /* LK__P2P_RECORDS, by lk__peers_call.id */
+    lk__p2p_memory          block;       /* flags and scratch memory */
+    lk__peers_group        *group;       /* the device's memory */
+    lk__peers_progress     *progress;    /* the host's */
+    lk__p2p_memory         *memory;      /* symmetric */
+    uint32_t                released;    /* pieces of memory of which this rank has unmapped its peers' parts */
+    double                  release_end; /* while the group ends: until when peers are waited for; 0: it does not end */
+    lk__p2p_record         *records;     /* LK__P2P_RECORDS, by lk__peers_call.id */
 
     pthread_mutex_t lock; /* guards what follows, and the records; a leaf */
     pthread_cond_t  changed;
@@ -61,7 +62,10 @@ lk_status lk__p2p_agree(lk_comm *comm, lk_status own, const lk__peers_handle *ha
                         char why[LK__P2P_WHY]);
 /* Zeroed memory of all ranks. LK_END as above: nothing was allocated. */
 lk_status lk__p2p_share(lk_comm *comm, size_t bytes, lk__p2p_memory *memory, char why[LK__P2P_WHY]);
-/* Unmaps the peers' parts; frees the own one once they have unmapped it, or cannot use it any more. */
+/* Until when a rank that releases memory now waits for its peers to do the same: less once the group has failed. */
+double lk__p2p_release_end(const lk__p2p *p2p);
+/* Unmaps the peers' parts; frees the own one once they have unmapped it, or cannot use it any more. Waits only
+ * for peers that run: where one was stopped by a signal, the process's end frees the memory. */
 void      lk__p2p_unshare(lk_comm *comm, lk__p2p_memory *memory);
 lk_status lk__p2p_allocate(lk_comm *comm, lk__device *device, uint64_t secret, size_t bytes, void **memory);
 bool      lk__p2p_release(lk_comm *comm, const void *memory); /* false: it is none of the device's */
