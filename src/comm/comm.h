@@ -75,7 +75,8 @@ typedef struct lk__comm_backend {
     lk_status (*allocate)(lk_comm *comm, uint64_t secret, size_t bytes,
                           void **memory); /* after the secrets were exchanged */
     void (*release)(lk_comm *comm, void *memory);
-    lk_status (*failure)(lk_comm *comm); /* of the group, raised by any rank; copies its text into comm */
+    lk_status (*failure)(lk_comm *comm);       /* of the group, raised by any rank; copies its text into comm */
+    lk_status (*known_failure)(lk_comm *comm); /* the same without waiting for a reason; NULL: `failure` never waits */
     void (*raise)(lk_comm *comm, lk_status status, const char *text,
                   lk__comm_cause cause); /* on all ranks; from any thread; the first counts */
     /* lk__comm_explain; NULL: no other rank makes a device fail. */

@@ -31,6 +31,18 @@ lk_status lk__comm_enqueue(lk_comm *c, const lk__comm_call *call, const lk__comm
     return c->backend->enqueue(c, call, on);
 }
 
+bool lk__comm_knows_failure(lk_comm *c)
+{
+    const lk__comm_backend *b = c->backend;
+    if (atomic_load(&c->failed) == LK_OK) (void)(b->known_failure ? b->known_failure(c) : b->failure(c));
+    return atomic_load(&c->failed) < 0 && c->cause.kind != LK__CAUSE_UNKNOWN;
+}
+
+void lk__comm_fail_as(lk_comm *c, lk_comm *failed)
+{
+    c->backend->raise(c, (lk_status)atomic_load(&failed->failed), failed->text, failed->cause);
+}
+
 lk_status lk__comm_explain(lk_comm *c, lk_status status)
 {
     return c->backend->explain ? c->backend->explain(c, status) : status;

@@ -44,6 +44,12 @@ typedef struct lk__comm_stream {
  * lk_comm_status says so once the stream was waited for. */
 lk_status lk__comm_enqueue(lk_comm *comm, const lk__comm_call *call, const lk__comm_stream *on);
 
+/* Several groups have queued calls in one program, with one `halted` word, so the failure of one ends the calls of all.
+ * Whether `comm` has failed and it is known which rank is the cause; waits for nobody. */
+bool lk__comm_knows_failure(lk_comm *comm);
+/* Fails `comm` as `failed` has failed, of which this rank is a member, too: with its status, text and cause. */
+void lk__comm_fail_as(lk_comm *comm, lk_comm *failed);
+
 /* After a failure of the device, whose status and error it is: where the death of another rank's process is the reason,
  * which under MPS ends the contexts of all, the group fails with that, and the error says so; otherwise status. */
 lk_status lk__comm_explain(lk_comm *comm, lk_status status);

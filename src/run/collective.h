@@ -84,8 +84,8 @@ lk_status lk__collective_queue(lk_program *program, lk__run_collective *collecti
 lk_status lk__collective_join(lk_program *program, lk__run_collective *collective);
 /* On the program's stream, between its kernels. No collective of the group is in flight. */
 lk_status lk__collective_enqueue(lk_program *program, lk_comm *group, const lk__comm_call *call);
-/* The failure of a group whose queued calls have run; the second waits for those that the program's stream waits for.
- * Nothing where collectives are not queued. */
+/* The failure of a group with queued calls, as which all of them fail then; the second waits first for the calls that
+ * the program's stream waits for. Nothing where collectives are not queued. */
 lk_status lk__collective_queue_check(lk_program *program);
 lk_status lk__collective_queue_wait(lk_program *program);
 

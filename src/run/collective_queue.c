@@ -66,17 +66,34 @@ lk_status lk__collective_join(lk_program *p, lk__run_collective *c)
     return p->device->backend->memory.event_wait(p->device, c->ended, p->stream);
 }
 
-static lk_status check_group(lk_comm *group)
+/* ---- failures ---- */
+
+enum { GROUPS = LK__MESH_GROUPS + 2 };
+
+/* All groups with queued calls, some of them twice; NULL: there is none. */
+static lk_comm *group_at(const lk_program *p, int i)
 {
-    return group && lk_comm_status(group) < 0 ? lk__comm_report_failure(group) : LK_OK;
+    if (i < LK__MESH_GROUPS) return lk__mesh_group_at(p->mesh, i);
+    return i == LK__MESH_GROUPS ? p->collectives->bulk : p->comm;
+}
+
+/* The group that has failed; of several one whose cause is known: the others' calls ended because of it. */
+static lk_comm *find_failed(const lk_program *p)
+{
+    for (int i = 0; i < GROUPS; i++)
+        if (group_at(p, i) && lk__comm_knows_failure(group_at(p, i))) return group_at(p, i);
+    for (int i = 0; i < GROUPS; i++)
+        if (group_at(p, i) && lk_comm_status(group_at(p, i)) < 0) return group_at(p, i);
+    return NULL;
 }
 
 lk_status lk__collective_queue_check(lk_program *p)
 {
-    lk_status status = p->group.queued ? check_group(p->collectives->bulk) : LK_OK;
-    for (int i = 0; p->group.queued && i < LK__MESH_GROUPS && status >= 0; i++)
-        status = check_group(lk__mesh_group_at(p->mesh, i));
-    return status;
+    lk_comm *failed = p->group.queued ? find_failed(p) : NULL;
+    if (!failed) return LK_OK;
+    for (int i = 0; i < GROUPS; i++)
+        if (group_at(p, i) && group_at(p, i) != failed) lk__comm_fail_as(group_at(p, i), failed);
+    return lk__comm_report_failure(failed);
 }
 
 lk_status lk__collective_queue_wait(lk_program *p)

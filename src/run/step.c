@@ -332,7 +332,8 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
     lk__run_queue *q = p->queue;
     int64_t        micro_batches = p->plan->parallel.micro_batches;
     if (!q) return lk_program_train(p, step);
-    lk_status status = lk__step_set(p, step);
+    lk_status status = lk__collective_queue_check(p);
+    if (status >= 0) status = lk__step_set(p, step);
     if (status < 0) return status;
     if (q->pending == BUFFERS)
         return lk__fail(p->context, LK_EINVAL, "two steps are already queued: read the result of the first");
@@ -413,12 +414,13 @@ static lk_status end_with_ranks(lk_program *p, const lk__device_result *r, const
 }
 
 /* Polls the number of the step, which the device writes last. Without events, which would cost a call and a pause
- * between two graphs. */
+ * between two graphs. Now and then it looks whether a group has failed: what another one's calls wait for then does not
+ * come. */
 static lk_status wait_result(lk_program *p, const lk__device_result *r, int64_t step)
 {
-    enum { SPINS = 256 };
+    enum { SPINS = 256, CHECK_MS = 50 };
     const struct timespec pause = {.tv_nsec = 50000};
-    double                patience = lk__now() + 0.002;
+    double                begin = lk__now(), checked = begin, now;
     lk_status             status = LK_END;
     for (int64_t spins = 1; __atomic_load_n(&r->step, __ATOMIC_ACQUIRE) != step; spins++) {
         if (status == LK_OK)
@@ -428,7 +430,12 @@ static lk_status wait_result(lk_program *p, const lk__device_result *r, int64_t 
             continue;
         }
         if ((status = p->device->backend->memory.stream_query(p->device, p->stream)) < 0) return status;
-        if (lk__now() > patience) nanosleep(&pause, NULL);
+        if ((now = lk__now()) - checked > CHECK_MS / 1e3) {
+            lk_status group = lk__collective_queue_check(p);
+            if (group < 0) return group;
+            checked = now;
+        }
+        if (now - begin > 0.002) nanosleep(&pause, NULL);
     }
     return LK_OK;
 }

@@ -12,7 +12,8 @@ static void release(lk_comm *c, void *memory)
     if (!c->p2p || !lk__p2p_release(c, memory)) lk__backend_shm.release(c, memory);
 }
 
-static lk_status failure(lk_comm *c) { return c->p2p ? lk__p2p_check(c->p2p) : lk__shm_failure(c->state); }
+static lk_status failure(lk_comm *c) { return c->p2p ? lk__p2p_check(c->p2p, true) : lk__shm_failure(c->state); }
+static lk_status known_failure(lk_comm *c) { return c->p2p ? lk__p2p_check(c->p2p, false) : lk__shm_failure(c->state); }
 
 static void raise_failure(lk_comm *c, lk_status status, const char *text, lk__comm_cause cause)
 {
@@ -78,6 +79,7 @@ const lk__comm_backend lk__backend_p2p = {
     .allocate = allocate,
     .release = release,
     .failure = failure,
+    .known_failure = known_failure,
     .raise = raise_failure,
     .explain = explain,
     .busy = busy,

@@ -80,8 +80,10 @@ lk_status lk__p2p_enqueue(lk_comm *comm, const lk__comm_call *call, const lk__co
 
 lk_status lk__p2p_watch(lk__p2p *p2p); /* begins to watch, unless it does already */
 void      lk__p2p_unwatch(lk__p2p *p2p);
-void      lk__p2p_stop(lk__p2p *p2p);  /* ends the waits of kernels */
-lk_status lk__p2p_check(lk__p2p *p2p); /* the group's failure, also one that a kernel has met */
+void      lk__p2p_stop(lk__p2p *p2p); /* ends the waits of kernels */
+/* The group's failure, also one that a kernel has met. waits: for another rank's reason where the kernel knows none,
+ * briefly; otherwise that is LK_OK yet. */
+lk_status lk__p2p_check(lk__p2p *p2p, bool waits);
 /* The device has failed while a queued call was running: where another rank has died, which under MPS ends the contexts
  * of all, raises that. Whether it did. */
 bool lk__p2p_blame_dead(lk__p2p *p2p);

@@ -88,24 +88,26 @@ static lk_status raise_late(lk__p2p *p, int rank)
     return lk__shm_raise_because(p->comm->state, LK_ETIMEOUT, report.text, report.cause);
 }
 
-/* Of the call in which a kernel's wait has failed. Another rank may be about to say why: it met the failure first. */
-static lk_status raise_failed(lk__p2p *p, int culprit)
+/* Of the call in which a kernel's wait has failed. Another rank may be about to say why, because it met the failure
+ * first, or this one's program, from another group: unless `waits`, that is LK_OK. */
+static lk_status raise_failed(lk__p2p *p, int culprit, bool waits)
 {
     lk__shm *s = p->comm->state;
     int      lost = find_lost(p, true);
     if (lost >= 0) return raise_lost(p, lost);
     if (culprit >= 0 && culprit < p->comm->size && culprit != p->comm->rank) return raise_late(p, culprit);
+    if (!waits) return LK_OK;
     double end = lk__now() + 1;
     while (lk__shm_failure(s) == LK_OK && lk__now() < end) usleep(1000);
     return lk__shm_raise(s, LK_EIO, "a queued call ended before all ranks had arrived, and no rank reported why");
 }
 
-lk_status lk__p2p_check(lk__p2p *p)
+lk_status lk__p2p_check(lk__p2p *p, bool waits)
 {
     lk__shm  *s = p->comm->state;
     lk_status status = lk__shm_failure(s);
     int32_t   failed = status < 0 || !p->progress ? 0 : read_word(&p->progress->failed);
-    if (failed) status = raise_failed(p, failed - 1);
+    if (failed) status = raise_failed(p, failed - 1, waits);
     if (status < 0) lk__p2p_stop(p);
     return status;
 }
@@ -164,7 +166,7 @@ static void *watch(void *argument)
     pthread_mutex_lock(&p->lock);
     while (!p->closing) {
         pthread_mutex_unlock(&p->lock);
-        lk_status status = lk__p2p_check(p);
+        lk_status status = lk__p2p_check(p, true);
         if (status >= 0) status = check_lost(p, &call);
         if (status < 0) lk__p2p_stop(p);
         pthread_mutex_lock(&p->lock);
