@@ -27,6 +27,13 @@ typedef struct lk__p2p_record {
 
 enum { LK__P2P_RECORDS = 1024 };
 
+/* The latest queued call, since when the watching thread has seen it run, or ended. */
+typedef struct lk__p2p_pending_call {
+    uint64_t number;
+    double   since;
+    bool     runs;
+} lk__p2p_pending_call;
+
 typedef struct lk__p2p {
     lk_comm                *comm;
     lk__device             *device;
@@ -43,6 +50,8 @@ typedef struct lk__p2p {
     pthread_cond_t  changed;
     pthread_t       watcher;
     bool            watching, closing;
+
+    lk__p2p_pending_call pending;
 } lk__p2p;
 
 /* ---- create.c ---- */

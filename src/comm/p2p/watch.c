@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -36,20 +37,21 @@ static void view_rank(void *state, int rank, lk__comm_rank_view *v)
     bool                      failed = read_word(&w->failed);
     uint64_t                  number = failed ? w->failed_number : read_number(&w->began);
     lk__p2p_record           *r = &p->records[(failed ? w->failed_call : w->began_call) % LK__P2P_RECORDS];
-    int                       last = (int)(v->entered & 1);
-    pthread_mutex_lock(&p->lock);
-    if (v->entered > 0) { /* the last blocking call stays as the one before */
-        v->records[1] = v->records[last];
-        snprintf(v->files[1], sizeof v->files[1], "%.*s", LK__FILE_NAME - 1, v->files[last]);
+    if (number == 0) return;
+    if (v->entered > 0 && v->entered % 2 == 0) { /* the last blocking call stays as the one before */
+        v->records[1] = v->records[0];
+        memcpy(v->files[1], v->files[0], sizeof v->files[1]);
     }
     int which = v->entered > 0 ? 0 : 1;
+    pthread_mutex_lock(&p->lock);
     lk__comm_record_make(&v->records[which], &r->call, number);
     snprintf(v->files[which], sizeof v->files[which], "%s", r->file);
+    bool watched = p->pending.number == number;
+    v->since = failed ? (double)w->waited_ns / 1e9 : watched ? lk__now() - p->pending.since : 0;
     pthread_mutex_unlock(&p->lock);
     v->failed = 0;
     v->entered = v->entered > 0 ? 2 : 1;
-    v->left = v->entered - 1;
-    v->since = failed ? (double)w->waited_ns / 1e9 : v->since;
+    v->left = v->entered - (failed || is_running(p));
 }
 
 static lk__comm_table table_of(lk__p2p *p)
@@ -131,20 +133,23 @@ bool lk__p2p_blame_dead(lk__p2p *p)
 
 enum { SLICE_MS = 50, PATIENCE_MS = 500 };
 
-typedef struct patience {
-    uint64_t number; /* of the call that runs */
-    double   since;
-} patience;
-
-/* One that has left, or died, may have done its part before: a call that goes on ends soon. */
-static lk_status check_lost(lk__p2p *p, patience *now)
+/* Milliseconds for which the call that runs has been seen to run; 0: none does. */
+static double watch_pending(lk__p2p *p)
 {
     uint64_t number = read_number(&p->progress->began);
-    if (!is_running(p) || number != now->number) {
-        *now = (patience){number, lk__now()};
-        return LK_OK;
-    }
-    if ((lk__now() - now->since) * 1e3 < PATIENCE_MS) return LK_OK;
+    bool     runs = is_running(p);
+    double   now = lk__now();
+    pthread_mutex_lock(&p->lock);
+    if (runs != p->pending.runs || number != p->pending.number) p->pending = (lk__p2p_pending_call){number, now, runs};
+    double since = p->pending.since;
+    pthread_mutex_unlock(&p->lock);
+    return runs ? (now - since) * 1e3 : 0;
+}
+
+/* One that has left, or died, may have done its part before: a call that goes on ends soon. */
+static lk_status check_lost(lk__p2p *p)
+{
+    if (watch_pending(p) < PATIENCE_MS) return LK_OK;
     int lost = find_lost(p, true);
     return lost < 0 ? LK_OK : raise_lost(p, lost);
 }
@@ -162,12 +167,11 @@ static void wait_slice(lk__p2p *p)
 static void *watch(void *argument)
 {
     lk__p2p *p = argument;
-    patience call = {0};
     pthread_mutex_lock(&p->lock);
     while (!p->closing) {
         pthread_mutex_unlock(&p->lock);
         lk_status status = lk__p2p_check(p, true);
-        if (status >= 0) status = check_lost(p, &call);
+        if (status >= 0) status = check_lost(p);
         if (status < 0) lk__p2p_stop(p);
         pthread_mutex_lock(&p->lock);
         if (status < 0) break;
