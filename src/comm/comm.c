@@ -98,11 +98,12 @@ void lk__comm_abort_for(lk_comm *c, int rank, const char *why)
 {
     char text[512];
     if (is_failure_of_group(c, why)) return;
-    if (rank == c->rank && !is_failure_of_another(c, why))
-        lk__flight_recorder_own_cause(c->recorder, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
+    bool own = rank == c->rank && !is_failure_of_another(c, why);
     snprintf(text, sizeof text, "rank %d of %d aborted the group: %.400s", rank, c->size,
              why ? why : "no reason given");
     c->backend->raise(c, LK_ECANCELED, text, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
+    /* Behind that: a transport may find another rank to be the cause, which is then recorded. */
+    if (own) lk__flight_recorder_own_cause(c->recorder, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
 }
 
 void lk_comm_abort(lk_comm *c, const char *why) { lk__comm_abort_for(c, c->rank, why); }

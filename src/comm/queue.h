@@ -50,8 +50,9 @@ bool lk__comm_knows_failure(lk_comm *comm);
 /* Fails `comm` as `failed` has failed, of which this rank is a member, too: with its status, text and cause. */
 void lk__comm_fail_as(lk_comm *comm, lk_comm *failed);
 
-/* After a failure of the device, whose status and error it is: where the death of another rank's process is the reason,
- * which under MPS ends the contexts of all, the group fails with that, and the error says so; otherwise status. */
+/* After a failure, whose status and error it is: where this process has lost the device because another rank has died,
+ * which under MPS ends the contexts of all, the group fails with that, and the error says so; otherwise status. It may
+ * take two seconds until the death is known. */
 lk_status lk__comm_explain(lk_comm *comm, lk_status status);
 
 /* Symmetric memory of a device on which the group queues calls: `bytes` on every rank, zeroed, until lk_comm_release.

@@ -206,12 +206,13 @@ void lk__verdict_lost(const lk__comm_table *t, int peer, lk__comm_report *report
     if (missing) missing[peer] = true;
     describe_own_call(t, call, sizeof call);
     append_rank(t, peer, report);
-    append(report, " %s while %s waited for it in %s",
+    append(report, " %s while %s %s %s",
            v.gone      ? "left the group"
            : v.cut_off ? "was cut off (its host is not responding)"
            : v.broken  ? "closed a connection"
                        : "died",
-           lk__comm_member_text(t->comm, t->rank, name), call);
+           lk__comm_member_text(t->comm, t->rank, name),
+           t->outside ? "was outside any operation, after" : "waited for it in", call);
     append_axes(t->comm, report);
     append_table(t, missing, report);
     report->cause = lk__comm_cause_make(t->comm, peer,

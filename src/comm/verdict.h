@@ -56,6 +56,7 @@ typedef struct lk__comm_table {
     int      rank, size;
     void    *state;
     void (*view)(void *state, int rank, lk__comm_rank_view *view);
+    bool outside; /* for lk__verdict_lost: this rank is in no call */
 } lk__comm_table;
 
 typedef struct lk__comm_report {

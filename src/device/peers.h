@@ -152,6 +152,8 @@ typedef struct lk__device_peers {
     /* NULL: kernels of several processes run on this device at the same time, so that one may wait for another.
      * Otherwise why they take turns, and what the user can do about it: it follows "N ranks share DEVICE". */
     const char *(*takes_turns)(const lk__device *device);
+    /* Whether nothing can be done with the device any more, by this process. */
+    bool (*is_lost)(lk__device *device);
 } lk__device_peers;
 
 #endif

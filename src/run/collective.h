@@ -84,10 +84,12 @@ lk_status lk__collective_queue(lk_program *program, lk__run_collective *collecti
 lk_status lk__collective_join(lk_program *program, lk__run_collective *collective);
 /* On the program's stream, between its kernels. No collective of the group is in flight. */
 lk_status lk__collective_enqueue(lk_program *program, lk_comm *group, const lk__comm_call *call);
-/* The failure of a group with queued calls, as which all of them fail then; the second waits first for the calls that
- * the program's stream waits for. Nothing where collectives are not queued. */
+/* Nothing where collectives are not queued. The failure of a group with queued calls, as which all of them fail then;
+ * the second waits first for the calls that the program's stream waits for; the third is called after a failure, whose
+ * status and error it is, and finds out whether the device failed because another rank has died. */
 lk_status lk__collective_queue_check(lk_program *program);
 lk_status lk__collective_queue_wait(lk_program *program);
+lk_status lk__collective_queue_explain(lk_program *program, lk_status status);
 
 /* transfer.c: bytes of the host's copy of what a send or receive moves, at the capacity; 0: it is neither. */
 size_t lk__transfer_bytes(const lk__run_instruction *instruction);

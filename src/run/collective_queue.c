@@ -96,10 +96,19 @@ lk_status lk__collective_queue_check(lk_program *p)
     return lk__comm_report_failure(failed);
 }
 
+lk_status lk__collective_queue_explain(lk_program *p, lk_status status)
+{
+    lk_comm *bulk = p->collectives ? p->collectives->bulk : NULL;
+    if (status >= 0 || !p->group.queued) return status;
+    lk_status explained = bulk ? lk__comm_explain(bulk, status) : status;
+    if (bulk != p->comm && explained == status) (void)lk__comm_explain(p->comm, status);
+    explained = lk__collective_queue_check(p);
+    return explained < 0 ? explained : status;
+}
+
 lk_status lk__collective_queue_wait(lk_program *p)
 {
     if (!p->group.queued) return LK_OK;
     lk_status status = p->device->backend->memory.stream_wait(p->device, p->stream);
-    if (status < 0 && p->collectives->bulk) status = lk__comm_explain(p->collectives->bulk, status);
-    return status < 0 ? status : lk__collective_queue_check(p);
+    return status < 0 ? lk__collective_queue_explain(p, status) : lk__collective_queue_check(p);
 }

@@ -353,6 +353,7 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
         p->slots[0].step.micro_batch = (int)i;
         status = queue_batch(p, lk__split_part(step->count, micro_batches, i), i);
     }
+    status = lk__collective_queue_explain(p, status);
     if (status < 0) return lk__fail_prefix(p->context, status, "step %lld: ", (long long)step->step);
     p->progress.has_gradients = true;
     q->steps[q->pending] = *step;
@@ -447,7 +448,7 @@ lk_status lk_program_result(lk_program *p)
     if (q->pending == 0) return lk__fail(p->context, LK_EINVAL, "no step is queued");
     lk_step                  step = q->steps[0];
     const lk__device_result *r = &q->results[(q->queued - q->pending) & 1];
-    lk_status                status = wait_result(p, r, step.step);
+    lk_status                status = lk__collective_queue_explain(p, wait_result(p, r, step.step));
     if (status < 0) return lk__fail_prefix(p->context, status, "step %lld: ", (long long)step.step);
     q->steps[0] = q->steps[1];
     q->pending--;

@@ -9,9 +9,11 @@
  * ctest: timeout 300, ranks 8 */
 #include "comm/abort.h"
 #include "comm/comm.h"
+#include "comm/flight_recorder.h"
 #include "comm/transports.h"
 #include "comm_ranks.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -39,7 +41,8 @@ typedef struct p2p_job {
     const char *device;                 /* of rank `odd` alone */
     int         odd;
     int64_t     timeout_ms;
-    bool        shares; /* all ranks have one GPU */
+    bool        shares;    /* all ranks have one GPU */
+    const char *recorders; /* a folder for the ranks' flight recorders */
 } p2p_job;
 
 /* What ranks tell each other beside the group. */
@@ -62,6 +65,11 @@ static int run_rank(const p2p_job *job, int rank)
     lk_comm_config    config = LK_COMM_CONFIG_INIT;
     char              number[16], *word;
     t = (p2p_test){.rank = rank, .size = job->size};
+    if (job->recorders) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/%d", job->recorders, rank);
+        setenv("LOCKSTEP_FLIGHT_RECORDER", path, 1);
+    }
     snprintf(number, sizeof number, "%d", job->shares ? 0 : rank);
     setenv("LOCAL_RANK", number, 1);
     if (rank == job->odd && job->name) setenv(job->name, job->value, 1);
@@ -473,6 +481,97 @@ static void memory_that_a_stopped_rank_has_is_not_waited_for(void)
     run_job((p2p_job){.size = 3, .function = free_beside_stopped, .odd = -1, .timeout_ms = 3000}, -1);
 }
 
+/* ---- contexts that are lost ---- */
+
+/* As under MPS where another client dies. */
+static void lose_context(void)
+{
+    char path[512];
+    void (*lose)(void) = NULL;
+    snprintf(path, sizeof path, "%s/liblockstep-cuda.so", getenv("LOCKSTEP_MODULES"));
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL),
+         *found = module ? dlsym(module, "lk__emulated_lose_context") : NULL;
+    REQUIRE(found != NULL, "%s", path);
+    memcpy(&lose, &found, sizeof lose);
+    lose();
+}
+
+static lk__comm_cause recorded_cause(const char *folder, int rank)
+{
+    char           path[128];
+    lk__comm_cause cause = {0, -1};
+    int64_t        pid;
+    uint64_t       started;
+    snprintf(path, sizeof path, "%s/%d", folder, rank);
+    CHECK(lk__flight_recorder_look(path, &cause, &pid, &started), "%s", path);
+    unlink(path);
+    return cause;
+}
+
+static void run_with_recorders(void (*function)(p2p_test *t), int killed, lk__comm_cause cause)
+{
+    char folder[] = "/tmp/lockstep-test-recorders-XXXXXX";
+    REQUIRE(mkdtemp(folder) != NULL);
+    run_job((p2p_job){.size = 3, .function = function, .odd = -1, .recorders = folder}, killed);
+    for (int i = 0; i < 3; i++) {
+        lk__comm_cause found = recorded_cause(folder, i);
+        CHECK(i == killed || (found.kind == cause.kind && found.rank == cause.rank), "rank %d records %d of rank %d", i,
+              (int)found.kind, (int)found.rank);
+    }
+    rmdir(folder);
+}
+
+/* No queued call runs. Rank 2 asks for the reason of its failure, rank 0 only reports it; one of them is the first. */
+static int  first_to_fail;
+static void die_outside_calls(p2p_test *t)
+{
+    char         *memory;
+    lk__comm_call call;
+    begin_failing(t, &memory, &call);
+    if (t->rank == 1) raise(SIGKILL);
+    lose_context();
+    lk_status status = enqueue_in(t, t->comm, &call);
+    CHECK(status == LK_EIO && strstr(lk_context_error(t->context), "illegal memory access"), "%d: %s", (int)status,
+          lk_context_error(t->context));
+    meet(t, 2 - t->rank, 1);
+    if (t->rank != first_to_fail) meet(t, 2 - t->rank, 2);
+    if (t->rank == 2)
+        CHECK(lk__comm_explain(t->comm, status) == LK_EIO && strstr(lk_context_error(t->context), "died"), "%s",
+              lk_context_error(t->context));
+    else
+        lk_comm_abort(t->comm, lk_context_error(t->context));
+    atomic_store(&common->told[t->rank], 2);
+    const char *text = lk_comm_error(t->comm);
+    CHECK(strstr(text, "rank 1 of 3 (") && strstr(text, " died while rank ") &&
+              strstr(text, "was outside any operation, after #1 all_reduce f32"),
+          "%s", text);
+}
+static void a_rank_whose_death_took_the_context_is_named(void)
+{
+    for (first_to_fail = 0; first_to_fail <= 2; first_to_fail += 2)
+        run_with_recorders(die_outside_calls, 1, (lk__comm_cause){LK__CAUSE_DEAD, 1});
+}
+
+/* Rank 0's own GPU fails; nobody has died. */
+static void lose_alone(p2p_test *t)
+{
+    char         *memory;
+    lk__comm_call call;
+    begin_failing(t, &memory, &call);
+    if (t->rank == 0) {
+        lose_context();
+        CHECK(enqueue_in(t, t->comm, &call) == LK_EIO);
+        lk_comm_abort(t->comm, lk_context_error(t->context));
+    }
+    while (lk_comm_status(t->comm) == LK_OK) usleep(1000);
+    CHECK(lk_comm_status(t->comm) == LK_ECANCELED && strstr(lk_comm_error(t->comm), "rank 0 of 3 aborted the group"),
+          "%s", lk_comm_error(t->comm));
+}
+static void a_rank_that_loses_its_own_gpu_is_named(void)
+{
+    run_with_recorders(lose_alone, -1, (lk__comm_cause){LK__CAUSE_OWN, 0});
+}
+
 /* Another rank's abort ends waits long before the deadline. */
 static void abort_between(p2p_test *t)
 {
@@ -582,6 +681,8 @@ int main(void)
     RUN(memory_that_a_stopped_rank_has_is_not_waited_for);
     RUN(a_rank_that_dies_is_named);
     if (on_gpu) return check_result();
+    RUN(a_rank_whose_death_took_the_context_is_named);
+    RUN(a_rank_that_loses_its_own_gpu_is_named);
     RUN(dropped_writes_are_found);
     RUN(memory_that_cannot_be_shared_is_not);
     RUN(a_rank_without_a_gpu_keeps_all_on_the_host);

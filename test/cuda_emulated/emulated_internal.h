@@ -1,4 +1,4 @@
-/* emulated_internal.h - what threads.cpp does for runtime.cpp. */
+/* emulated_internal.h - what the parts of the emulation do for each other. */
 #ifndef LK_EMULATED_INTERNAL_H
 #define LK_EMULATED_INTERNAL_H
 
@@ -7,6 +7,9 @@
 /* Runs a kernel to its end; run(call) is called once for each thread. */
 void lk__emulated_run(const char *name, dim3 grid, dim3 block, size_t shared, void (*run)(const void *call),
                       const void *call);
+
+/* From now on every call returns this error. */
+void lk__emulated_break(cudaError_t error);
 
 /* What CUPTI reports of a stream's work; cupti.cpp stands in for it. */
 typedef struct lk__emulated_work {

@@ -129,6 +129,16 @@ cudaError_t inject(const char *what, cudaError_t usual)
     if (error >= cudaErrorIllegalAddress && error < cudaErrorNotPermitted) broken = error;
     return error;
 }
+} // namespace
+
+void lk__emulated_break(cudaError_t error)
+{
+    guard g(lock);
+    broken = error;
+}
+
+namespace {
+
 #define INJECT(what, usual)                                \
     do {                                                   \
         cudaError_t injected_error = inject(what, usual);  \

@@ -93,8 +93,8 @@ void      lk__p2p_stop(lk__p2p *p2p); /* ends the waits of kernels */
 /* The group's failure, also one that a kernel has met. waits: for another rank's reason where the kernel knows none,
  * briefly; otherwise that is LK_OK yet. */
 lk_status lk__p2p_check(lk__p2p *p2p, bool waits);
-/* The device has failed while a queued call was running: where another rank has died, which under MPS ends the contexts
- * of all, raises that. Whether it did. */
+/* Where this process has lost the device: waits briefly for another rank to have died, which under MPS ends the
+ * contexts of all, and raises that. Whether the group has failed then. */
 bool lk__p2p_blame_dead(lk__p2p *p2p);
 
 #endif

@@ -56,8 +56,12 @@ static void view_rank(void *state, int rank, lk__comm_rank_view *v)
 
 static lk__comm_table table_of(lk__p2p *p)
 {
-    return (lk__comm_table){
-        .comm = p->comm, .rank = p->comm->rank, .size = p->comm->size, .state = p, .view = view_rank};
+    return (lk__comm_table){.comm = p->comm,
+                            .rank = p->comm->rank,
+                            .size = p->comm->size,
+                            .state = p,
+                            .view = view_rank,
+                            .outside = !is_running(p) && !read_word(&p->progress->failed)};
 }
 
 /* A rank that has died or left; -1: none. */
@@ -119,7 +123,7 @@ enum { DEATH_MS = 2000 }; /* until a dead process is known to be dead: its memor
 bool lk__p2p_blame_dead(lk__p2p *p)
 {
     double end = lk__now() + DEATH_MS / 1e3;
-    if (!is_running(p)) return false;
+    if (!p->progress || !p->peers->is_lost(p->device)) return false;
     for (int lost; lk__now() < end; usleep(5000)) {
         if (lk__shm_failure(p->comm->state) < 0) return true;
         if ((lost = find_lost(p, false)) < 0) continue;

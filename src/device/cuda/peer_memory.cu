@@ -124,6 +124,17 @@ static const char *find_turns(const lk__device *device)
            "run at the same time and exchange directly";
 }
 
-const lk__device_peers lk__cuda_peers = {check_sharing,          allocate_shared, free_shared,   map_shared,
-                                         unmap_shared,           load_kernels,    write_pattern, check_pattern,
-                                         lk__cuda_peers_enqueue, find_turns};
+/* An error that poisons the context is what every call returns from then on. */
+static bool is_context_lost(lk__device *device)
+{
+    const lk__cuda_device *c = (lk__cuda_device *)device;
+    cudaError_t            error = cudaSetDevice(c->number);
+    if (error == cudaSuccess) error = cudaStreamQuery(c->alone);
+    if (error == cudaSuccess || error == cudaErrorNotReady) return false;
+    (void)cudaGetLastError();
+    return true;
+}
+
+const lk__device_peers lk__cuda_peers = {check_sharing,          allocate_shared, free_shared,    map_shared,
+                                         unmap_shared,           load_kernels,    write_pattern,  check_pattern,
+                                         lk__cuda_peers_enqueue, find_turns,      is_context_lost};
