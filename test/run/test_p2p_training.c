@@ -1,0 +1,254 @@
+/* test_p2p_training.c - training over the transport p2p, on the emulated CUDA with a GPU for each rank: it has the bits
+ * of training over shared memory, and where a rank dies or stops, the others name it and keep the last complete step.
+ * Elsewhere no transport queues.
+ *
+ * ctest: timeout 600, ranks 4 */
+#include "base/hash.h"
+#include "comm/comm.h"
+#include "parallel.h"
+#include "run/program.h"
+#include "run/store.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+
+static job job_of(int world)
+{
+    return (job){.model = "mlp",
+                 .backend = "p2p",
+                 .real = LK_F32,
+                 .side = 8,
+                 .steps = 4,
+                 .batch = 12,
+                 .odd = 5,
+                 .world = world,
+                 .micro_batches = 1,
+                 .bucket_bytes = 8192,
+                 .optimizer = LK_ADAM};
+}
+
+/* Ranks along tensor, where there is one, have the same samples. */
+static lk_step make_step(rank_program *p, const job *j, int rank, int step)
+{
+    int     together = j->mesh ? 2 : 1, parts = j->world / together, part = rank / together;
+    int64_t total = total_of(j, step), first = total * part / parts, count = total * (part + 1) / parts - first;
+    fill_rows(p->images, j->real, p->labels, j->side, first, count, step);
+    return (lk_step){.step = step, .count = count, .total = total, .rate = 1e-3};
+}
+
+static double train_step(rank_program *p, const job *j, int rank, int step)
+{
+    lk_step s = make_step(p, j, rank, step);
+    REQUIRE(lk_program_train(p->rig.program, &s) == LK_OK, "rank %d, step %d: %s", rank, step,
+            lk_context_error(p->rig.context));
+    return rig_metrics(&p->rig).loss;
+}
+
+/* ---- the bits of shared memory ---- */
+
+static int train(int rank, void *user)
+{
+    const job *j = user;
+    check_failures = 0;
+    rank_program p = enrol_rank(j, rank);
+    check_planned_memory(&p, j);
+    CHECK(p.rig.program->group.queued == (strcmp(j->backend, "p2p") == 0), "%s", lk_comm_backend(p.comm));
+    for (int step = 1; step <= j->steps; step++) {
+        double loss = train_step(&p, j, rank, step);
+        if (rank == 0) j->out->losses[step - 1] = loss;
+    }
+    j->out->hashes[rank] = lk_store_hash(p.rig.store);
+    dismiss_rank(&p);
+    return check_result();
+}
+
+static void compare_with_shared_memory(job j)
+{
+    report *reports[] = {new_report(), new_report()};
+    for (int i = 0; i < 2; i++) {
+        lk_spawn_result result;
+        j.backend = i == 0 ? "shm" : "p2p";
+        j.out = reports[i];
+        check_ranks_announced(j.world);
+        CHECK(lk_spawn(j.world, train, &j, &result) == LK_OK, "%s, %d ranks: %s", j.backend, j.world, result.text);
+    }
+    for (int i = 0; i < j.steps; i++)
+        CHECK(reports[0]->losses[i] == reports[1]->losses[i] && reports[0]->losses[i] > 0, "step %d: %.17g, %.17g",
+              i + 1, reports[0]->losses[i], reports[1]->losses[i]);
+    for (int i = 0; i < j.world; i++)
+        CHECK(reports[0]->hashes[i] == reports[1]->hashes[i] && reports[0]->hashes[i] != 0, "rank %d", i);
+    for (int i = 0; i < 2; i++) free_report(reports[i]);
+}
+
+static void training_has_the_bits_of_shared_memory(void)
+{
+    compare_with_shared_memory(job_of(2));
+    compare_with_shared_memory(job_of(3));
+}
+
+static void micro_batches_clipping_and_narrow_gradients(void)
+{
+    job j = job_of(2);
+    j.micro_batches = 3;
+    j.clip = 0.5;
+    j.gradient_dtype = LK_BF16;
+    compare_with_shared_memory(j);
+}
+
+static void values_along_the_axis_tensor(void)
+{
+    job j = job_of(4);
+    j.mesh = "data=2,tensor=2";
+    compare_with_shared_memory(j);
+}
+
+static void narrow_types(void)
+{
+    job j = job_of(2);
+    j.policy = LK_POLICY_BF16;
+    compare_with_shared_memory(j);
+}
+
+/* ---- ranks that die or stop ---- */
+
+static struct {
+    _Atomic int32_t pids[MOST_RANKS], done[MOST_RANKS], failures;
+} * common;
+
+/* As under MPS where another client dies. */
+static void lose_context(void)
+{
+    char path[512];
+    void (*lose)(void) = NULL;
+    snprintf(path, sizeof path, "%s/liblockstep-cuda.so", getenv("LOCKSTEP_MODULES"));
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *found = module ? dlsym(module, "lk__emulated_lose_context") : NULL;
+    REQUIRE(found != NULL, "%s", path);
+    memcpy(&lose, &found, sizeof lose);
+    lose();
+}
+
+static bool is_queueing_device(void)
+{
+    char        path[512];
+    const char *folder = getenv("LOCKSTEP_MODULES"), *device = getenv("LOCKSTEP_DEVICE");
+    snprintf(path, sizeof path, "%s/liblockstep-cuda.so", folder ? folder : ".");
+    void *module = folder && device && strcmp(device, "cuda") == 0 ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    return module && dlsym(module, "lk__emulated_lose_context");
+}
+
+/* Of the others after the last rank has gone: all of them name it, and nobody else. */
+static void check_verdict(rank_program *p, const job *j, int rank, const char *what)
+{
+    char        name[64];
+    const char *text = lk_context_error(p->rig.context), *first = strstr(text, "rank ");
+    snprintf(name, sizeof name, "rank %d of %d", j->world - 1, j->world);
+    if (j->mesh) snprintf(name, sizeof name, "rank %d, data 1 tensor 1", j->world - 1);
+    CHECK(first && strncmp(first, name, strlen(name)) == 0 && strstr(text, what), "rank %d: %s", rank, text);
+    CHECK(p->comm->cause.rank == j->world - 1, "rank %d blames rank %d", rank, (int)p->comm->cause.rank);
+}
+
+static int lose_last(int rank, void *user)
+{
+    const job *j = user;
+    check_failures = 0;
+    rank_program p = enrol_rank(j, rank);
+    for (int step = 1; step <= 3; step++) train_step(&p, j, rank, step);
+    if (rank == j->world - 1) raise(SIGKILL);
+    lose_context();
+    lk_step s = make_step(&p, j, rank, 4);
+    CHECK(lk_program_train(p.rig.program, &s) < 0);
+    check_verdict(&p, j, rank, " died ");
+    atomic_fetch_add(&common->failures, check_failures);
+    atomic_store(&common->done[rank], 1);
+    _exit(0); /* memory of a context that is lost cannot be used */
+}
+
+/* Between two steps, and with a program that has groups of its own for buckets. */
+static void a_rank_whose_death_took_the_context_is_named(void)
+{
+    lk_spawn_result result;
+    job             j = job_of(3);
+    j.odd = 0;
+    memset(common, 0, sizeof *common);
+    (void)lk_spawn(j.world, lose_last, &j, &result);
+    CHECK(result.signal == SIGKILL && result.rank == j.world - 1, "%s", result.text);
+    for (int i = 0; i < j.world - 1; i++) CHECK(atomic_load(&common->done[i]), "rank %d", i);
+    CHECK(atomic_load(&common->failures) == 0);
+}
+
+/* Of what this rank has of parameters and optimizer state: without the other ranks, unlike lk_store_hash. */
+static uint64_t hash_own(const rank_program *p)
+{
+    size_t parameters = lk_plan_memory(p->rig.plan, LK_MEMORY_PARAMETERS);
+    size_t optimizer = lk_plan_memory(p->rig.plan, LK_MEMORY_OPTIMIZER);
+    char  *copy = malloc(parameters + optimizer);
+    REQUIRE(copy && parameters && optimizer);
+    lk__device *device = p->rig.store->device;
+    REQUIRE(lk__device_read(device, NULL, copy, p->rig.store->parameters, parameters) == LK_OK);
+    REQUIRE(lk__device_read(device, NULL, copy + parameters, p->rig.store->optimizer, optimizer) == LK_OK);
+    uint64_t hash = lk__hash64(copy, parameters + optimizer, 0);
+    free(copy);
+    return hash;
+}
+
+enum { DEADLINE_MS = 5000 };
+static void shorten_deadline(lk_comm *comm) { comm->timeout_ms = DEADLINE_MS; } /* of groups that are split from it */
+
+static int stop_last(int rank, void *user)
+{
+    const job *j = user;
+    check_failures = 0;
+    rank_program p = enrol_rank(j, rank);
+    for (int step = 1; step <= 3; step++) train_step(&p, j, rank, step);
+    uint64_t before = hash_own(&p);
+    atomic_store(&common->pids[rank], (int32_t)getpid());
+    (void)lk_comm_barrier(p.comm, NULL);
+    if (rank == j->world - 1) raise(SIGSTOP);
+    double  begin = lk__now();
+    lk_step s = make_step(&p, j, rank, 4);
+    CHECK(lk_program_train(p.rig.program, &s) < 0);
+    CHECK(lk__now() - begin < DEADLINE_MS / 1e3 + 20, "rank %d: %g s", rank, lk__now() - begin);
+    check_verdict(&p, j, rank, "stopped by a signal");
+    CHECK(hash_own(&p) == before, "rank %d has changed", rank);
+    atomic_fetch_add(&common->failures, check_failures);
+    atomic_store(&common->done[rank], 1);
+    for (int i = 0; rank == 0 && i < j->world - 1; i++)
+        while (!atomic_load(&common->done[i])) usleep(1000);
+    if (rank == 0) kill((pid_t)atomic_load(&common->pids[j->world - 1]), SIGKILL);
+    dismiss_rank(&p);
+    return 0;
+}
+
+/* Each rank waits in another group, with deadlines of 5 s and, in the group of all, of 120 s. */
+static void a_rank_that_stops_is_named_by_the_ranks_of_all_groups(void)
+{
+    lk_spawn_result result;
+    job             j = job_of(4);
+    j.odd = 0;
+    j.mesh = "data=2,tensor=2";
+    j.use_group = shorten_deadline;
+    memset(common, 0, sizeof *common);
+    (void)lk_spawn(j.world, stop_last, &j, &result);
+    CHECK(result.signal == SIGKILL && result.rank == j.world - 1, "%s", result.text);
+    for (int i = 0; i < j.world - 1; i++) CHECK(atomic_load(&common->done[i]), "rank %d", i);
+    CHECK(atomic_load(&common->failures) == 0);
+}
+
+int main(void)
+{
+    if (!is_queueing_device()) {
+        printf("skipped: no emulated GPUs\n");
+        return SKIPPED;
+    }
+    common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(common != MAP_FAILED);
+    setenv("LK_CUDA_EMULATED_GPUS", "8", 1);
+    RUN(training_has_the_bits_of_shared_memory);
+    RUN(micro_batches_clipping_and_narrow_gradients);
+    RUN(values_along_the_axis_tensor);
+    RUN(narrow_types);
+    RUN(a_rank_whose_death_took_the_context_is_named);
+    RUN(a_rank_that_stops_is_named_by_the_ranks_of_all_groups);
+    return check_result();
+}
