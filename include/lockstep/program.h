@@ -88,12 +88,14 @@ LK_API lk_status lk_program_run(lk_program *program, lk_section section);
  * The inputs hold the samples of all of them. */
 LK_API lk_status lk_program_compute(lk_program *program, const lk_step *step);
 LK_API lk_status lk_program_train(lk_program *program, const lk_step *step); /* the same, and UPDATE */
-/* The same as lk_program_train, without waiting for the step, where one rank runs on a device that can run it without
- * the host (a GPU); elsewhere the step is complete when the call returns. The bound inputs and the sample ids may be
- * reused on return. Two steps may be queued before their results are read: queue one, then read the result of the
- * previous one. lk_program_result waits for the first of them; lk_program_metrics then returns that step's metrics. On
- * a device that queues, a step whose loss is not finite (LK_ENAN), or with an id out of range (LK_EINVAL), changes no
- * state, and neither does the one queued after it. */
+/* The same as lk_program_train, without waiting for the step, on a device that can run it without the host (a GPU):
+ * with one rank, or with several whose collectives are queued on the device too (backend p2p). Elsewhere the step is
+ * complete when the call returns. The ranks of a group queue and read the same steps in the same order. The bound
+ * inputs and the sample ids may be reused on return. Two steps may be queued before their results are read: queue one,
+ * then read the result of the previous one. lk_program_result waits for the first of them; lk_program_metrics then
+ * returns that step's metrics. On a device that queues, a step whose loss is not finite (LK_ENAN), or with an id out of
+ * range (LK_EINVAL), changes no state, and neither does the one queued after it; one such rank stops the step on all
+ * ranks. */
 LK_API lk_status lk_program_queue(lk_program *program, const lk_step *step);
 LK_API lk_status lk_program_result(lk_program *program);
 
