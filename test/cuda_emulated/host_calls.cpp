@@ -17,3 +17,14 @@ extern "C" __attribute__((visibility("default"))) void lk__emulated_lose_context
 {
     lk__emulated_break(cudaErrorIllegalAddress);
 }
+
+/* Kernels, fills, copies within the device, copies from or to the host, and functions of the host. */
+extern "C" __attribute__((visibility("default"))) void lk__emulated_count_nodes(int counts[5])
+{
+    lk__emulated_nodes nodes = lk__emulated_last_graph();
+    counts[0] = nodes.kernels;
+    counts[1] = nodes.fills;
+    counts[2] = nodes.copies;
+    counts[3] = nodes.host_copies;
+    counts[4] = nodes.host_functions;
+}

@@ -903,8 +903,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data)
 {
-    guard g(lock);
-    return submit(stream, [function, data] { function(data); });
+    guard             g(lock);
+    lk__emulated_work about = {-1};
+    return submit(stream, job([function, data] { function(data); }, about));
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
@@ -1063,12 +1064,33 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode)
     return cudaSuccess;
 }
 
+static lk__emulated_nodes last_graph;
+
+static void count_nodes(const CUgraph_st *graph)
+{
+    last_graph = {};
+    for (const job &node : graph->jobs) {
+        last_graph.kernels += node.work.kind == 10;
+        last_graph.fills += node.work.kind == 2;
+        last_graph.copies += node.work.kind == 1 && node.work.direction == 8;
+        last_graph.host_copies += node.work.kind == 1 && node.work.direction != 8;
+        last_graph.host_functions += node.work.kind < 0;
+    }
+}
+
+lk__emulated_nodes lk__emulated_last_graph(void)
+{
+    guard g(lock);
+    return last_graph;
+}
+
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *executable, cudaGraph_t graph, unsigned long long)
 {
     guard g(lock);
     *executable = NULL;
     INJECT("instantiate", cudaErrorMemoryAllocation);
     if (!graph) return result(cudaErrorInvalidValue);
+    count_nodes(graph);
     *executable = new CUgraphExec_st{std::make_shared<std::vector<job>>(graph->jobs)};
     return cudaSuccess;
 }
@@ -1120,6 +1142,7 @@ cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType *type)
     *type = kind == 10  ? cudaGraphNodeTypeKernel
             : kind == 1 ? cudaGraphNodeTypeMemcpy
             : kind == 2 ? cudaGraphNodeTypeMemset
+            : kind < 0  ? cudaGraphNodeTypeHost
                         : cudaGraphNodeTypeEmpty;
     return cudaSuccess;
 }

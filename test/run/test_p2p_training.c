@@ -102,11 +102,75 @@ static void values_along_the_axis_tensor(void)
     compare_with_shared_memory(j);
 }
 
+/* Sums of values within forward and backward have a group and a stream of their own. The emulation runs one kernel at a
+ * time: a rank whose batch is new, so that its step is no graph yet, must take them in a graph's order. */
+static void synchronised_batch_norm(void)
+{
+    job j = job_of(2);
+    j.model = "resnet20";
+    j.batch = 4;
+    j.odd = 3;
+    j.steps = 3;
+    j.sync = true;
+    j.bucket_bytes = 1 << 20;
+    setenv("LK_CUDA_EMULATED_EAGER", "1", 1);
+    compare_with_shared_memory(j);
+    unsetenv("LK_CUDA_EMULATED_EAGER");
+}
+
 static void narrow_types(void)
 {
     job j = job_of(2);
     j.policy = LK_POLICY_BF16;
     compare_with_shared_memory(j);
+}
+
+/* ---- what a step is ---- */
+
+/* Of the emulation's module; NULL: there is none. */
+static void *find_in_module(const char *name)
+{
+    char        path[512];
+    const char *folder = getenv("LOCKSTEP_MODULES"), *device = getenv("LOCKSTEP_DEVICE");
+    snprintf(path, sizeof path, "%s/liblockstep-cuda.so", folder ? folder : ".");
+    void *module = folder && device && strcmp(device, "cuda") == 0 ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    return module ? dlsym(module, name) : NULL;
+}
+
+/* The second step is recorded: kernels, fills and copies within the device. */
+static int walk_graph(int rank, void *user)
+{
+    const job *j = user;
+    int        nodes[5];
+    void (*count)(int counts[5]) = NULL;
+    check_failures = 0;
+    rank_program p = enrol_rank(j, rank);
+    void        *found = find_in_module("lk__emulated_count_nodes");
+    memcpy(&count, &found, sizeof count);
+    CHECK(lk__program_queues(p.rig.program));
+    train_step(&p, j, rank, 1);
+    count(nodes);
+    CHECK(nodes[0] == 0, "%d kernels", nodes[0]);
+    train_step(&p, j, rank, 2);
+    count(nodes);
+    /* A call over ranks has a kernel at least. */
+    CHECK(nodes[0] > 10 + (int)p.rig.plan->buckets_count, "%d kernels", nodes[0]);
+    CHECK(nodes[3] == 0 && nodes[4] == 0, "%d copies from or to the host, %d functions of the host", nodes[3],
+          nodes[4]);
+    dismiss_rank(&p);
+    return check_result();
+}
+
+static void a_step_is_one_graph_that_needs_no_host(void)
+{
+    lk_spawn_result result;
+    job             j = job_of(2);
+    j.odd = 0;
+    CHECK(lk_spawn(j.world, walk_graph, &j, &result) == LK_OK, "%s", result.text);
+    j = job_of(3);
+    j.odd = 0;
+    j.clip = 0.5;
+    CHECK(lk_spawn(j.world, walk_graph, &j, &result) == LK_OK, "%s", result.text);
 }
 
 /* ---- ranks that die or stop ---- */
@@ -118,23 +182,11 @@ static struct {
 /* As under MPS where another client dies. */
 static void lose_context(void)
 {
-    char path[512];
     void (*lose)(void) = NULL;
-    snprintf(path, sizeof path, "%s/liblockstep-cuda.so", getenv("LOCKSTEP_MODULES"));
-    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    void *found = module ? dlsym(module, "lk__emulated_lose_context") : NULL;
-    REQUIRE(found != NULL, "%s", path);
+    void *found = find_in_module("lk__emulated_lose_context");
+    REQUIRE(found != NULL);
     memcpy(&lose, &found, sizeof lose);
     lose();
-}
-
-static bool is_queueing_device(void)
-{
-    char        path[512];
-    const char *folder = getenv("LOCKSTEP_MODULES"), *device = getenv("LOCKSTEP_DEVICE");
-    snprintf(path, sizeof path, "%s/liblockstep-cuda.so", folder ? folder : ".");
-    void *module = folder && device && strcmp(device, "cuda") == 0 ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-    return module && dlsym(module, "lk__emulated_lose_context");
 }
 
 /* Of the others after the last rank has gone: all of them name it, and nobody else. */
@@ -237,7 +289,7 @@ static void a_rank_that_stops_is_named_by_the_ranks_of_all_groups(void)
 
 int main(void)
 {
-    if (!is_queueing_device()) {
+    if (!find_in_module("lk__emulated_lose_context")) {
         printf("skipped: no emulated GPUs\n");
         return SKIPPED;
     }
@@ -248,6 +300,8 @@ int main(void)
     RUN(micro_batches_clipping_and_narrow_gradients);
     RUN(values_along_the_axis_tensor);
     RUN(narrow_types);
+    RUN(a_step_is_one_graph_that_needs_no_host);
+    RUN(synchronised_batch_norm);
     RUN(a_rank_whose_death_took_the_context_is_named);
     RUN(a_rank_that_stops_is_named_by_the_ranks_of_all_groups);
     return check_result();
