@@ -2,7 +2,8 @@
 # storm_layouts.sh - kills in jobs of eight layouts of two to eight ranks: a random rank is killed at a random moment,
 # in a step, a gather, an exchange, a save or while it resumes. Each time the job ends by itself and names that rank,
 # no process survives, the checkpoint loads, and the run that resumes in another layout ends within 1e-9 of an
-# uninterrupted one of one rank. At the end it prints how many ranks were killed in which operation.
+# uninterrupted one of one rank. At the end it prints how many ranks were killed in which operation; in 100 rounds or
+# more, kills must have hit sums and ranks outside of collectives, and transfers between stages where there are any.
 #
 #   ROUNDS=n storm_layouts.sh      200 rounds by default
 #   storm_layouts.sh --experts     a model with experts, in layouts with the axis expert
@@ -16,6 +17,7 @@ rounds=${ROUNDS:-200}
 deadline=60 # seconds for a job to end after the kill; --timeout is 5
 mark_jobs
 save_every=1
+operations=("all_reduce" "no collective")
 steps=30 what=uninterrupted round=0
 fail() { echo "round $round ($what): $*"; exit 1; }
 layouts=(
@@ -44,6 +46,7 @@ if [ "${1:-}" = --pipeline ]; then
         "shard=2,pipeline=2 --state replicated --micro-batches 4 --pipeline-schedule zero-bubble")
     data="--model gpt --layers 4 --width 64 --heads 4 --context 32 --batch 8 --dropout 0.1 --clip 0.5 --threads 1"
     save_every=4
+    operations+=("send" "recv")
 fi
 options="$data --steps $steps --dtype f64 --optimizer adamw --seed 3 --eval-every -1
          --save-every $save_every --timeout 5"
@@ -84,12 +87,13 @@ rank_runs() { victim_pid=$(rank_pid "$1") && [ -n "$victim_pid" ]; }
 late=0
 : > phases.txt
 for round in $(seq "$rounds"); do
-    layout=${layouts[$((round % ${#layouts[@]}))]}
+    place=$((round % ${#layouts[@]})) lap=$((round / ${#layouts[@]}))
+    layout=${layouts[$place]}
     other=${layouts[$((RANDOM % ${#layouts[@]}))]}
     ranks=$(ranks_of "$layout") victim=$((RANDOM % $(ranks_of "$layout"))) goal=$((RANDOM % (steps - 4)))
     what="SIGKILL to rank $victim of $ranks, $layout, after step $goal"
     rm -rf run
-    if [ $((round % 4)) = 0 ]; then # killed while it resumes
+    if [ $(((place + lap) % 4)) = 0 ]; then # killed while it resumes: each layout, once in four laps
         (train run "$other" --steps 5) > out.txt 2> err.txt < /dev/null || fail "$(cat err.txt)"
         goal=0
     fi
@@ -119,4 +123,7 @@ for round in $(seq "$rounds"); do
     echo "round $round: $what; resumed from step $from on $other, off by ${far%% *}"
 done
 sort phases.txt | uniq -c | sort -rn
+for operation in "${operations[@]}"; do
+    [ "$rounds" -lt 100 ] || grep -qx "$operation" phases.txt || { what=all; fail "no rank was killed in: $operation"; }
+done
 echo "$rounds kills in ${#layouts[@]} layouts, $late of them of ranks that had ended"
