@@ -22,25 +22,31 @@ layouts=(
     "pipeline=$ranks --micro-batches 8"
     "pipeline=$ranks --micro-batches 8 --pipeline-schedule zero-bubble"
 )
-number() { sed -n "s/.*\"$1\": *\([0-9.e+-]*\).*/\1/p"; }
+errors=$(mktemp)
+trap 'rm -f "$errors"' EXIT
+# number NAME COMMAND…: a number of the JSON that it prints; a failure is named with the layout.
+number() {
+    local name=$1 found
+    shift
+    found=$("$@" --json 2> "$errors" | sed -n "s/.*\"$name\": *\([0-9.e+-]*\).*/\1/p") || found=
+    [ -n "$found" ] && echo "$found" && return
+    echo "predictions.sh: $layout: $* failed: $(tail -n 3 "$errors")" >&2
+    return 1
+}
+rows=()
 printf '%-66s %10s %10s %8s\n' layout predicted measured error
 for layout in "${layouts[@]}"; do
     # shellcheck disable=SC2086
-    predicted=$("$lockstep" plan "${model[@]}" --threads 1 --mesh $layout --measure --link "$link" \
-        --latency-us "$latency" --json 2> /dev/null | number step_seconds)
+    predicted=$(number step_seconds "$lockstep" plan "${model[@]}" --threads 1 --mesh $layout --measure \
+        --link "$link" --latency-us "$latency")
     # shellcheck disable=SC2086
-    rate=$("$lockstep" bench train "${model[@]}" --threads 1 --mesh $layout --steps "$steps" --json 2> /dev/null |
-        number steps_per_s)
-    awk -v name="$layout" -v a="$predicted" -v b="$rate" 'BEGIN {
-        printf "%-66s %7.1f ms %7.1f ms %6.1f %%\n", name, 1e3 * a, 1e3 / b, 100 * (a * b - 1) }'
-done | awk '
-    { print; fflush(); error[NR] = $(NF - 1) < 0 ? -$(NF - 1) : $(NF - 1) }
-    END {
-        for (i = 2; i <= NR; i++)
-            for (k = i; k > 1 && error[k - 1] > error[k]; k--) {
-                e = error[k]
-                error[k] = error[k - 1]
-                error[k - 1] = e
-            }
-        printf "median error %.1f %%\n", (error[int((NR + 1) / 2)] + error[int(NR / 2) + 1]) / 2
-    }'
+    rate=$(number steps_per_s "$lockstep" bench train "${model[@]}" --threads 1 --mesh $layout --steps "$steps")
+    row=$(awk -v name="$layout" -v a="$predicted" -v b="$rate" 'BEGIN {
+        printf "%-66s %7.1f ms %7.1f ms %6.1f %%\n", name, 1e3 * a, 1e3 / b, 100 * (a * b - 1) }')
+    rows+=("$row")
+    echo "$row"
+done
+[ ${#rows[@]} = 12 ] || { echo "predictions.sh: ${#rows[@]} layouts, not 12" >&2; exit 1; }
+printf '%s\n' "${rows[@]}" | awk '{ print $(NF - 1) < 0 ? -$(NF - 1) : $(NF - 1) }' | sort -g | awk '
+    { error[NR] = $1 }
+    END { printf "median error %.1f %%\n", (error[int((NR + 1) / 2)] + error[int(NR / 2) + 1]) / 2 }'
