@@ -13,12 +13,19 @@ typedef struct simulation {
     const lk__pipeline_schedule_job *job;
     int                             *at;   /* by stage, kind and micro-batch: its place in the stage's list; -1: none */
     int                             *next; /* by stage: the run that is not done yet */
+    int                             *had;  /* by stage and place: the micro-batch that had its slot before; -1: none */
+    int                             *latest;          /* by slot of a stage: the micro-batch that has it */
     double                          *clock, *reached; /* by stage: the end of its last run; by stage and place */
 } simulation;
 
 static size_t cell(const simulation *s, int stage, lk__pipeline_schedule_kind kind, int micro_batch)
 {
     return ((size_t)stage * KINDS + kind) * (size_t)s->job->micro_batches + (size_t)micro_batch;
+}
+
+static size_t place_of(const simulation *s, int stage, int place)
+{
+    return (size_t)stage * KINDS * (size_t)s->job->micro_batches + (size_t)place;
 }
 
 static const lk__pipeline_schedule_run *run_of(const simulation *s, int stage, int place)
@@ -71,21 +78,24 @@ static int last_use(const simulation *s, int stage, int micro_batch)
     return weights > backward ? weights : backward;
 }
 
-/* The micro-batch that had a slot before the run at `place`; -1: none. */
-static int before_in_slot(const simulation *s, int stage, int place)
+static int before_in_slot(const simulation *s, int stage, int place) { return s->had[place_of(s, stage, place)]; }
+
+static void find_before_in_slots(simulation *s, int stage)
 {
-    int slot = run_of(s, stage, place)->slot;
-    for (int i = place - 1; i >= 0; i--) {
-        const lk__pipeline_schedule_run *r = run_of(s, stage, i);
-        if (r->kind == LK__PIPELINE_FORWARD && r->slot == slot) return r->micro_batch;
+    const lk__pipeline_schedule_stage *list = &s->job->stages[stage];
+    for (int i = 0; i < list->slots; i++) s->latest[i] = -1;
+    for (int i = 0; i < list->count; i++) {
+        const lk__pipeline_schedule_run *r = &list->runs[i];
+        s->had[place_of(s, stage, i)] = s->latest[r->slot];
+        if (r->kind == LK__PIPELINE_FORWARD) s->latest[r->slot] = r->micro_batch;
     }
-    return -1;
 }
 
-static lk_status check_slots(const simulation *s, int stage)
+static lk_status check_slots(simulation *s, int stage)
 {
     const lk__pipeline_schedule_stage *list = &s->job->stages[stage];
     char                               text[TEXT], other[TEXT];
+    find_before_in_slots(s, stage);
     for (int i = 0; i < list->count; i++) {
         const lk__pipeline_schedule_run *r = &list->runs[i];
         int                              had = before_in_slot(s, stage, i);
@@ -105,17 +115,28 @@ static lk_status check_slots(const simulation *s, int stage)
     return LK_OK;
 }
 
+/* The place of the first run of a kind at or behind `place`: each list has one for every micro-batch. */
+static int next_of_kind(const simulation *s, int stage, lk__pipeline_schedule_kind kind, int place)
+{
+    while (run_of(s, stage, place)->kind != kind) place++;
+    return place;
+}
+
 /* Messages of one connection are received as they were sent. */
 static lk_status check_order(const simulation *s, const lk__pipeline_schedule_transfer *t)
 {
     char text[TEXT], other[TEXT];
-    for (int a = 0; a < s->job->micro_batches; a++)
-        for (int b = a + 1; b < s->job->micro_batches; b++)
-            if ((s->at[cell(s, t->from, t->kind, a)] < s->at[cell(s, t->from, t->kind, b)]) !=
-                (s->at[cell(s, t->to, t->kind, a)] < s->at[cell(s, t->to, t->kind, b)]))
-                return lk__fail(s->context, LK_EINVAL,
-                                "the %s and the %s are in a different order in stage %d, which receives from them",
-                                name_run(text, t->from, t->kind, a), name_run(other, t->from, t->kind, b), t->to);
+    int  from = -1, to = -1;
+    for (int i = 0; i < s->job->micro_batches; i++) {
+        from = next_of_kind(s, t->from, t->kind, from + 1);
+        to = next_of_kind(s, t->to, t->kind, to + 1);
+        int a = run_of(s, t->from, from)->micro_batch, b = run_of(s, t->to, to)->micro_batch;
+        if (a != b)
+            return lk__fail(s->context, LK_EINVAL,
+                            "the %s and the %s are in a different order in stage %d, which receives from them",
+                            name_run(text, t->from, t->kind, a < b ? a : b),
+                            name_run(other, t->from, t->kind, a < b ? b : a), t->to);
+    }
     return LK_OK;
 }
 
@@ -134,18 +155,16 @@ static bool is_past(const simulation *s, obstacle o)
 
 static double time_of(const simulation *s, obstacle o, double seconds)
 {
-    size_t most = (size_t)KINDS * (size_t)s->job->micro_batches;
-    double reached = o.place ? s->reached[(size_t)o.stage * most + (size_t)o.place - 1] : 0;
-    return o.done ? s->reached[(size_t)o.stage * most + (size_t)o.place] + seconds : reached;
+    double reached = o.place ? s->reached[place_of(s, o.stage, o.place - 1)] : 0;
+    return o.done ? s->reached[place_of(s, o.stage, o.place)] + seconds : reached;
 }
 
 /* When what a run receives has its memory: a forward once the slot is free, a backward behind its forward. */
 static double free_time(const simulation *s, int stage, const lk__pipeline_schedule_run *r, int had)
 {
-    size_t most = (size_t)KINDS * (size_t)s->job->micro_batches;
-    int    place = had >= 0 ? last_use(s, stage, had) : -1;
+    int place = had >= 0 ? last_use(s, stage, had) : -1;
     if (r->kind == LK__PIPELINE_BACKWARD) place = s->at[cell(s, stage, LK__PIPELINE_FORWARD, r->micro_batch)];
-    return place >= 0 ? s->reached[(size_t)stage * most + (size_t)place] : 0;
+    return place >= 0 ? s->reached[place_of(s, stage, place)] : 0;
 }
 
 /* The first thing that the next run of a stage waits for; *begin: when it can begin otherwise. */
@@ -174,10 +193,10 @@ static void finish_run(simulation *s, int stage, double begin, lk__pipeline_sche
 {
     const lk__pipeline_schedule_run *r = run_of(s, stage, s->next[stage]);
     double                           end = begin + s->job->stages[stage].seconds[r->kind];
-    size_t                           first = 0, most = (size_t)KINDS * (size_t)s->job->micro_batches;
+    size_t                           first = 0;
     for (int i = 0; i < stage; i++) first += (size_t)s->job->stages[i].count;
     if (events) events[first + (size_t)s->next[stage]] = (lk__pipeline_schedule_event){stage, *r, begin, end};
-    s->reached[(size_t)stage * most + (size_t)s->next[stage]] = end;
+    s->reached[place_of(s, stage, s->next[stage])] = end;
     s->clock[stage] = end;
     s->next[stage]++;
 }
@@ -228,17 +247,28 @@ static lk_status run_all(simulation *s, lk__pipeline_schedule_event *events, dou
     return waiting < 0 ? LK_OK : report_deadlock(s, waiting);
 }
 
+static size_t most_slots(const lk__pipeline_schedule_job *job)
+{
+    int most = 0;
+    for (int i = 0; i < job->count; i++)
+        if (job->stages[i].slots > most) most = job->stages[i].slots;
+    return (size_t)most;
+}
+
 lk_status lk__pipeline_simulate(lk_context *c, const lk__pipeline_schedule_job *job,
                                 lk__pipeline_schedule_event *events, double *seconds)
 {
     size_t     stages = (size_t)job->count, cells = stages * KINDS * (size_t)job->micro_batches;
-    size_t     bytes = cells * (sizeof(double) + sizeof(int)) + stages * (sizeof(double) + sizeof(int));
+    size_t     slots = most_slots(job);
+    size_t     bytes = (cells + stages) * sizeof(double) + (2 * cells + stages + slots) * sizeof(int);
     simulation s = {.context = c, .job = job, .reached = lk__alloc(c, LK_MEMORY_OTHER, bytes)};
     lk_status  status = LK_OK;
     if (!s.reached) return LK_ENOMEM;
     s.clock = s.reached + cells;
     s.at = (int *)(void *)(s.clock + stages);
     s.next = s.at + cells;
+    s.had = s.next + stages;
+    s.latest = s.had + cells;
     for (size_t i = 0; i < cells; i++) s.at[i] = -1;
     for (int i = 0; i < job->count && status >= 0; i++) status = place_runs(&s, i);
     for (int i = 0; i < job->count && status >= 0; i++) status = check_slots(&s, i);

@@ -82,6 +82,30 @@ static void steps_take_the_time_of_the_papers(void)
         }
 }
 
+/* What the simulation looks at is in proportion to the runs: these would otherwise outlast the test's limit. */
+static void as_many_micro_batches_as_are_supported_can_run(void)
+{
+    for (int schedule = 0; lk_pipeline_schedule_name((lk_pipeline_schedule)schedule); schedule++) {
+        lk__pipeline_schedule_shape    shape = {2, LK__PIPELINE_PARTS, (lk_pipeline_schedule)schedule, false};
+        lk__pipeline_schedule_stage    stages[2];
+        lk__pipeline_schedule_transfer transfers[] = {{0, 1, LK__PIPELINE_FORWARD, 0},
+                                                      {1, 0, LK__PIPELINE_BACKWARD, 0}};
+        lk__pipeline_schedule_job      job = {stages, 2, shape.micro_batches, transfers, 2};
+        double                         seconds, least = 3.0 * LK__PIPELINE_PARTS;
+        run                           *runs[2];
+        for (int i = 0; i < 2; i++) {
+            REQUIRE((runs[i] = malloc((size_t)lk__pipeline_count(&shape) * sizeof *runs[i])) != NULL);
+            lk__pipeline_list(&shape, i, runs[i]);
+            stages[i] = (lk__pipeline_schedule_stage){
+                runs[i], lk__pipeline_count(&shape), lk__pipeline_slots(&shape, i), {1, 1, 1}};
+            if (lk__pipeline_count(&shape) == 2 * LK__PIPELINE_PARTS) stages[i].seconds[LK__PIPELINE_BACKWARD] = 2;
+        }
+        CHECK(lk__pipeline_simulate(context, &job, NULL, &seconds) == LK_OK, "%s", lk_context_error(context));
+        CHECK(seconds >= least && seconds <= least + 3, "%s: %g", lk_pipeline_schedule_name(shape.schedule), seconds);
+        for (int i = 0; i < 2; i++) free(runs[i]);
+    }
+}
+
 static void events_are_where_the_runs_are(void)
 {
     lists                       l;
@@ -185,6 +209,7 @@ int main(void)
     REQUIRE(lk_context_create(NULL, &context) == LK_OK);
     RUN(every_schedule_of_every_size_can_run);
     RUN(steps_take_the_time_of_the_papers);
+    RUN(as_many_micro_batches_as_are_supported_can_run);
     RUN(events_are_where_the_runs_are);
     RUN(one_forward_more_hides_what_is_received);
     RUN(broken_schedules_are_refused);
