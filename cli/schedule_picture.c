@@ -14,7 +14,7 @@ typedef struct picture {
     const setup  *setup;
     lk_stage_run *runs;
     size_t        count;
-    int           stages;
+    int           stages, micro_batches;
     double        seconds; /* of all runs */
 } picture;
 
@@ -130,10 +130,10 @@ static void draw(const picture *p)
             ".t{stroke:#ddd}.b{fill:#f0f0f0}</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
             WIDTH, height, WIDTH, height);
     fprintf(p->file,
-            "<text x=\"12\" y=\"28\" font-size=\"16\">%s, schedule %s, %d micro-batches: %.3f ms until the last "
+            "<text x=\"12\" y=\"28\" font-size=\"16\">%s, schedule %s, %d micro-batch%s: %.3f ms until the last "
             "gradient (predicted)</text>\n",
             lk_mesh_text(p->setup->mesh), lk_pipeline_schedule_name(p->setup->config.pipeline_schedule),
-            p->setup->config.accumulate > 1 ? p->setup->config.accumulate : 1, 1e3 * p->seconds);
+            p->micro_batches, p->micro_batches == 1 ? "" : "es", 1e3 * p->seconds);
     for (int i = 0; i < p->stages; i++) draw_row(p, i);
     draw_axis(p);
     for (size_t i = 0; i < p->count; i++) draw_run(p, &p->runs[i]);
@@ -159,7 +159,10 @@ int schedule_picture_write(const setup *s, const lk_plan *plan, const lk_rates *
         return code;
     }
     (void)lk_plan_timeline(plan, rates, p.runs, p.count);
-    for (size_t i = 0; i < p.count; i++) p.seconds = fmax(p.seconds, p.runs[i].end);
+    for (size_t i = 0; i < p.count; i++) {
+        p.seconds = fmax(p.seconds, p.runs[i].end);
+        if (p.runs[i].micro_batch >= p.micro_batches) p.micro_batches = p.runs[i].micro_batch + 1;
+    }
     draw(&p);
     bool failed = ferror(p.file);
     if (fclose(p.file) != 0 || failed) {
