@@ -18,7 +18,7 @@ void straggler_name(const setup *s, const straggler *w, char *text, size_t size)
         snprintf(text, size, "rank %d", w->rank);
 }
 
-/* How many blocks a stage has; 0: unknown. */
+/* How many blocks a stage has; -1: unknown. */
 static int count_blocks(const setup *s, int stage)
 {
     lk_trainer_config config = s->config;
@@ -27,7 +27,7 @@ static int count_blocks(const setup *s, int stage)
     lk_plan          *plan = NULL;
     lk_stage          stages[MOST_STAGES];
     size_t            memory[LK_MEMORY_COUNT];
-    int               count = 0;
+    int               count = -1;
     config.comm = NULL;
     config.plan_world = lk_mesh_size(s->mesh);
     if (lk_trainer_plan(s->context, &config, &graph, &plan, memory) >= 0 &&
@@ -40,24 +40,21 @@ static int count_blocks(const setup *s, int stage)
 
 void straggler_note(const setup *s, const char *name, const straggler *w)
 {
-    char text[64], gain[160];
+    char text[64], gain[160] = "";
     int  stages = stages_of(s), parts = s->config.accumulate > 1 ? s->config.accumulate : 1;
     if (stages == 1 || !straggler_matters(w)) return;
     int blocks = count_blocks(s, stage_of(s, w->rank));
     straggler_name(s, w, text, sizeof text);
-    if (blocks < 2) {
-        print_note(name, "%s was the slowest, by %.1f ms of a step of %.1f ms; it has no block to give away", text,
-                   1e3 * w->late, 1e3 * w->seconds);
-        return;
-    }
     /* It works while micro-batches pass; then a neighbour has that block, and may be the slowest. */
-    double block = w->seconds * parts / (parts + stages - 1) / blocks, less = fmin(block, w->late - block);
-    if (less > 0)
+    double block = w->seconds * parts / (parts + stages - 1) / fmax(blocks, 1), less = fmin(block, w->late - block);
+    if (blocks >= 2 && less > 0)
         snprintf(gain, sizeof gain,
-                 "moving one of its %d blocks to a stage beside it (--stages) would gain about %.1f ms", blocks,
+                 ": moving one of its %d blocks to a stage beside it (--stages) would gain about %.1f ms", blocks,
                  1e3 * less);
-    else
-        snprintf(gain, sizeof gain, "moving one of its %d blocks would make another stage the slowest", blocks);
-    print_note(name, "%s was the slowest, by %.1f ms of a step of %.1f ms: %s", text, 1e3 * w->late, 1e3 * w->seconds,
+    else if (blocks >= 2)
+        snprintf(gain, sizeof gain, ": moving one of its %d blocks would make another stage the slowest", blocks);
+    else if (blocks >= 0)
+        snprintf(gain, sizeof gain, ": it has no block that could be moved");
+    print_note(name, "%s was the slowest, by %.1f ms of a step of %.1f ms%s", text, 1e3 * w->late, 1e3 * w->seconds,
                gain);
 }
