@@ -56,6 +56,7 @@ struct lk_trainer {
     lk__run_sums own, all;
     /* (world, 2): seconds per step that the rank is later than the first, and that its data took; smoothed */
     double *late;
+    int64_t late_steps;   /* over which */
     double  data;         /* seconds that loading this step's batch took */
     double  began, ended; /* when this step began, by its batch, and the one before it ended */
     int64_t evaluated_at; /* step of the latest evaluation; -1: none */

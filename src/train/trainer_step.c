@@ -53,15 +53,16 @@ static lk_status report_not_finite(lk_trainer *t, const lk_batch *b, int rank)
         samples);
 }
 
-/* The rank that waits least is the one that the others wait for. */
+/* The rank that waits least is the one that the others wait for. A mean in which each step counts 0.9 times as much as
+ * the next; of the first steps, of those that there were. */
 static void update_lateness(lk_trainer *t)
 {
-    double most = 0;
+    double most = 0, weight = 0.1 / (1 - pow(0.9, (double)++t->late_steps));
     for (int i = 0; i < t->world; i++) most = fmax(most, lk__program_rank_report(t->program, i).waited);
     for (int i = 0; i < t->world; i++) {
         lk__run_report report = lk__program_rank_report(t->program, i);
-        t->late[2 * i] += 0.1 * (most - report.waited - t->late[2 * i]);
-        t->late[2 * i + 1] += 0.1 * (report.data - t->late[2 * i + 1]);
+        t->late[2 * i] += weight * (most - report.waited - t->late[2 * i]);
+        t->late[2 * i + 1] += weight * (report.data - t->late[2 * i + 1]);
     }
 }
 
