@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Stages, transfers between all pairs of them in both directions, and runs. */
 typedef struct estimate {
@@ -115,7 +116,8 @@ lk_status lk__plan_check_schedule(const lk_plan *p)
     lk_rates         rates = {.flops = typical.flops, .memory = typical.memory, .link = typical.memory};
     estimate         e;
     double           seconds;
-    if (!open_estimate(&e, p, &rates)) return LK_OK; /* stages like those of another plan, which was checked */
+    if (runs_of(p) == 0) return LK_OK; /* stages like those of another plan, which was checked */
+    if (!open_estimate(&e, p, &rates)) return LK_ENOMEM;
     e.stages[lk__plan_own_stage(p)].slots = p->slots;
     lk_status status = run_lists(&e, NULL, &seconds);
     close_estimate(&e);
@@ -230,7 +232,8 @@ static void print_move(estimate *e, double seconds, const lk__plan_cost_output *
     const lk_plan *p = e->plan;
     int            slowest = slowest_stage(e), to = 0;
     double         best = seconds;
-    char           stages[512] = "", moved_stages[512];
+    char           present[512], stages[512] = "", moved_stages[512];
+    list_stages(p, present, sizeof present);
     for (int by = -1; by <= 1; by += 2) {
         int moved = move_segment(p, slowest, by);
         if (moved < 0) continue;
@@ -238,7 +241,7 @@ static void print_move(estimate *e, double seconds, const lk__plan_cost_output *
         double with = simulate(e, NULL);
         list_stages(p, moved_stages, sizeof moved_stages);
         p->pipeline->segments[moved].stage = slowest;
-        if (with >= best) continue;
+        if (with >= best || strcmp(moved_stages, present) == 0) continue; /* what has no number cannot be moved */
         best = with;
         to = slowest + by;
         snprintf(stages, sizeof stages, "%s", moved_stages);
@@ -266,6 +269,18 @@ static void print_stage(const estimate *e, int stage, const lk__plan_cost_output
     lk__cost_print(o, "\n");
 }
 
+/* Fewer micro-batches than stages: more of them, as far as this rank's samples go. */
+static void print_few_runs(const estimate *e, const lk__plan_cost_output *o)
+{
+    int     runs = e->shape.micro_batches, stages = e->shape.stages;
+    int64_t most = (lk_plan_capacity(e->plan) - 1) * runs + 1; /* at least so many samples of a batch */
+    char    advice[64] = "a larger --batch can be divided into more";
+    if (most > runs)
+        snprintf(advice, sizeof advice, "give --micro-batches %d or more", most < 4 * stages ? (int)most : 4 * stages);
+    lk__cost_print(o, "  %d micro-batch%s for %d stages: some always wait; %s\n", runs, runs == 1 ? "" : "es", stages,
+                   advice);
+}
+
 double lk__cost_pipeline(const lk_plan *p, const lk_rates *r, double own, const lk__plan_cost_output *o)
 {
     estimate e;
@@ -284,9 +299,7 @@ double lk__cost_pipeline(const lk_plan *p, const lk_rates *r, double own, const 
         1e3 * seconds, 1e3 * work, 1e3 * (equal - work), 100 * (equal - work) / seconds, 1e3 * fmax(0, seconds - equal),
         100 * fmax(0, seconds - equal) / seconds);
     print_move(&e, seconds, o);
-    if (runs < e.shape.stages)
-        lk__cost_print(o, "  %d micro-batch%s for %d stages: some always wait; give --micro-batches %d or more\n", runs,
-                       runs == 1 ? "" : "es", e.shape.stages, 4 * e.shape.stages);
+    if (runs < e.shape.stages) print_few_runs(&e, o);
     close_estimate(&e);
     return seconds;
 }

@@ -261,18 +261,26 @@ double lk__stages_seconds(const lk_plan *p, int stage, lk__stages_phase phase, c
     return seconds;
 }
 
-/* Each value crosses to a stage once, whichever of its segments read it. */
+/* Whether a value crosses to a segment of the same stage before the i-th crossing. */
+static bool has_crossed(const lk__stages_costs *costs, const lk__plan_segment *segments, size_t i)
+{
+    const lk__stages_crossing *x = &costs->crossings[i];
+    for (size_t k = 0; k < i; k++)
+        if (costs->crossings[k].value == x->value && segments[costs->crossings[k].to].stage == segments[x->to].stage)
+            return true;
+    return false;
+}
+
+/* Each value crosses to a stage once, whichever of its segments read it, and when. */
 double lk__stages_sent(const lk_plan *p, int from, int to)
 {
     const lk__stages_costs *costs = p->pipeline->costs;
     const lk__plan_segment *segments = p->pipeline->segments;
     double                  bytes = 0;
-    int                     last = -1;
     for (size_t i = 0; costs && i < costs->crossings_count; i++) {
         const lk__stages_crossing *x = &costs->crossings[i];
-        if (segments[x->from].stage != from || segments[x->to].stage != to || x->value == last) continue;
-        bytes += x->bytes;
-        last = x->value;
+        if (segments[x->from].stage == from && segments[x->to].stage == to && !has_crossed(costs, segments, i))
+            bytes += x->bytes;
     }
     return bytes;
 }
