@@ -155,10 +155,12 @@ typedef struct lk_plan_config {
      * network. It costs time where nothing is sent while kernels run, as between ranks that share their cores. Nothing
      * is cut with leaves, nor where the device has memory of its own. 0 or 1: none. */
     int pieces LK_ZERO;
-    /* Of a mesh with an axis pipeline: the blocks (lk_block_begin) of each stage, "0-5,6-11", numbered from 0 in the
-     * order in which the model records them; "-" for a first or last stage with none of them, which has what precedes
-     * or follows them all. Of a model without blocks its parts are numbered, which `lockstep plan` lists. NULL: the
-     * plan cuts by estimated time and memory. */
+    /* Of a mesh with an axis pipeline: the layers of each stage, "0-5,6-11", numbered from 0 in the order in which the
+     * model records them; "-" for a first or last stage with none of them, which has what precedes or follows them all.
+     * Layers are the blocks (lk_block_begin) whose name is a number behind its last dot ("h.0", "blocks.3"); without
+     * such, those around others whose name ends with one ("block0"); without these, the outermost blocks. Where a model
+     * has fewer parts than there are stages, it is cut between others, which are numbered instead; `lockstep plan`
+     * lists them. NULL: the plan cuts by estimated time and memory. */
     const char *stages LK_ZERO;
     /* Of a graph that was recorded in f32, on CPUs. */
     lk_matmul_precision matmul_precision LK_ZERO;

@@ -1,10 +1,10 @@
 /* plan/pipeline.h - a model that is cut into stages, one for each rank along the axis pipeline.
  *
- * The recorded nodes are divided into segments: each layer (a block whose name is a number, such as h.0), each other
- * block around or between them, and each run of nodes between blocks. A run becomes a block without a name, so that
- * nodes of backward and those that passes add, which have the block of the node they belong to, are in the segment of
- * that. A stage is a run of segments. Nodes that read inputs and constants alone are in no stage: every rank that needs
- * what they make runs them.
+ * The recorded nodes are divided into segments: each layer (a block with a number for its name, such as h.0, or as
+ * lk_plan_config.stages says), each other block around or between them, and each run of nodes between blocks. A run
+ * becomes a block without a name, so that nodes of backward and those that passes add, which have the block of the node
+ * they belong to, are in the segment of that. A stage is a run of segments. Nodes that read inputs and constants alone
+ * are in no stage: every rank that needs what they make runs them.
  *
  * Every rank plans the whole model; lk__pass_pipeline then keeps the nodes of its stage. A value that another stage
  * reads is sent behind the node that makes it and received before the first that reads it: one pair of nodes, with one
@@ -21,7 +21,7 @@
 
 typedef struct lk__plan_segment {
     int    block; /* of the plan's graph, with all its nodes */
-    bool   layer; /* its block has a number for its name */
+    bool   layer; /* its block is numbered for the user */
     int    stage;
     size_t first; /* node of the plan's graph */
 } lk__plan_segment;

@@ -14,31 +14,45 @@ typedef struct finder {
     lk_plan                  *plan;
     lk_graph                 *g;
     struct lk__plan_pipeline *pipeline;
-    bool                     *free;   /* by value: made of inputs and constants alone */
-    int                      *last;   /* by value: the last node that reads it, which is in a stage; -1: none */
-    bool                     *around; /* by block: it is around segments */
-    size_t                    blocks; /* that were recorded */
+    bool                     *free;    /* by value: made of inputs and constants alone */
+    int                      *last;    /* by value: the last node that reads it, which is in a stage; -1: none */
+    bool                     *around;  /* by block: it is around segments */
+    bool                     *member;  /* by block: its name is that of a member of a list of layers */
+    int                      *members; /* by block: how many are in it; two or more: it is such a list */
+    size_t                    blocks;  /* that were recorded */
 } finder;
 
 /* ---- blocks ---- */
 
-/* Whether the last component of its name is a number: a member of a list of layers. */
-static bool is_numbered(const lk_graph *g, int block)
+/* Whether a number is the last component of a name, or that component's end. */
+static bool has_number(const lk_graph *g, int block, bool whole)
 {
-    const char *name = g->blocks[block].name, *parent = g->blocks[g->blocks[block].parent].name;
-    if (strlen(name) <= strlen(parent)) return false;
-    name += strlen(parent);
-    if (*name == '.') name++;
-    if (!*name) return false;
-    while (isdigit((unsigned char)*name)) name++;
-    return !*name;
+    const char *name = g->blocks[block].name;
+    size_t      begin = strlen(g->blocks[g->blocks[block].parent].name), end = strlen(name), at = end;
+    while (at > begin && isdigit((unsigned char)name[at - 1])) at--;
+    return at < end && (!whole || at == 0 || name[at - 1] == '.');
 }
 
-static bool is_list(const lk_graph *g, int block)
+/* By numbers; or, where none is found, by names that end with one, of blocks around others: a layer "fc1" is none. */
+static bool find_members(finder *f, bool numbers)
 {
-    int members = 0;
-    for (size_t i = 1; i < g->blocks_count; i++) members += g->blocks[i].parent == block && is_numbered(g, (int)i);
-    return members > 1;
+    bool found = false;
+    memset(f->members, 0, f->blocks * sizeof *f->members);
+    for (size_t i = 1; i < f->blocks; i++) f->members[f->g->blocks[i].parent]++;
+    for (size_t i = 1; i < f->blocks; i++)
+        f->member[i] = (numbers || f->members[i] > 0) && has_number(f->g, (int)i, numbers);
+    memset(f->members, 0, f->blocks * sizeof *f->members);
+    for (size_t i = 1; i < f->blocks; i++) f->members[f->g->blocks[i].parent] += f->member[i];
+    for (size_t i = 0; i < f->blocks; i++) found |= f->members[i] > 1;
+    return found;
+}
+
+/* Of a model without a list every block is one of the layers, if it is a segment. */
+static void find_lists(finder *f)
+{
+    bool found = find_members(f, true) || find_members(f, false);
+    for (size_t i = 1; i < f->blocks && !found; i++) f->member[i] = true;
+    if (!found) memset(f->members, 0, f->blocks * sizeof *f->members);
 }
 
 /* A list of layers, and the blocks around one; not what is inside of a layer. Parents have smaller numbers. */
@@ -50,8 +64,8 @@ static void find_around(finder *f, division by)
     for (size_t i = 1; i < f->blocks && by == BY_LAYERS; i++) {
         bool inside = false;
         for (int b = (int)i; b > 0; b = g->blocks[b].parent)
-            inside |= is_numbered(g, b) && is_list(g, g->blocks[b].parent);
-        if (inside || !is_list(g, (int)i)) continue;
+            inside |= f->member[b] && f->members[g->blocks[b].parent] > 1;
+        if (inside || f->members[i] < 2) continue;
         for (int b = (int)i; b > 0; b = g->blocks[b].parent) f->around[b] = true;
     }
 }
@@ -112,7 +126,7 @@ static lk_status add_segment(finder *f, int block, size_t node)
     if (lk__grow(f->plan->context, (void **)&p->segments, &p->segments_capacity, p->segments_count + 1,
                  sizeof *p->segments) < 0)
         return LK_ENOMEM;
-    bool layer = block && (size_t)block < f->blocks && is_numbered(f->g, block);
+    bool layer = block && (size_t)block < f->blocks && f->member[block];
     p->segments[p->segments_count++] = (lk__plan_segment){.block = block, .layer = layer, .first = node};
     return LK_OK;
 }
@@ -157,6 +171,7 @@ static lk_status find_segments(finder *f)
     lk_status status = LK_OK;
     char      text[LK__MESH_TEXT];
     find_free(f);
+    find_lists(f);
     for (int by = BY_LAYERS; by < DIVISIONS && status >= 0; by++) {
         if ((status = divide_nodes(f, (division)by, false)) < 0) return status;
         if ((int)f->pipeline->segments_count >= stages) return divide_nodes(f, (division)by, true);
@@ -275,7 +290,9 @@ static lk_status allocate(finder *f)
     f->free = lk__alloc(c, LK_MEMORY_OTHER, values * sizeof *f->free);
     f->last = lk__alloc(c, LK_MEMORY_OTHER, values * sizeof *f->last);
     f->around = lk__alloc(c, LK_MEMORY_OTHER, f->blocks * sizeof *f->around);
-    return (values && (!f->free || !f->last)) || !f->around ? LK_ENOMEM : LK_OK;
+    f->member = lk__alloc(c, LK_MEMORY_OTHER, f->blocks * sizeof *f->member);
+    f->members = lk__alloc(c, LK_MEMORY_OTHER, f->blocks * sizeof *f->members);
+    return (values && (!f->free || !f->last)) || !f->around || !f->member || !f->members ? LK_ENOMEM : LK_OK;
 }
 
 static void free_finder(finder *f)
@@ -285,6 +302,8 @@ static void free_finder(finder *f)
     lk__free(c, LK_MEMORY_OTHER, f->free, values * sizeof *f->free);
     lk__free(c, LK_MEMORY_OTHER, f->last, values * sizeof *f->last);
     lk__free(c, LK_MEMORY_OTHER, f->around, f->blocks * sizeof *f->around);
+    lk__free(c, LK_MEMORY_OTHER, f->member, f->blocks * sizeof *f->member);
+    lk__free(c, LK_MEMORY_OTHER, f->members, f->blocks * sizeof *f->members);
 }
 
 /* By block and by state, of the pipeline. */
