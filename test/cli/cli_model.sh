@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # cli_model.sh - `--model ./mine.so`: a model from a shared object trains, resumes, is evaluated and predicts, on one
-# rank and on several with the same bits; files that are no such models, or of another version, are refused with a
-# sentence. ctest: timeout 240, ranks 2
+# rank and on several with the same bits, and in stages; files that are no such models, or of another version, are
+# refused with a sentence. ctest: timeout 240, ranks 2
 set -eu
 # shellcheck source=test/frame.bash
 . "$SOURCE_DIR/test/frame.bash"
@@ -22,6 +22,20 @@ done
 train --steps 6 --reproducible --save two > half.json
 train --steps 12 --reproducible --save two --resume auto > two.json
 [ "$(field hash < one.json)" = "$(field hash < two.json)" ] || fail "resumed: $(cat one.json two.json)"
+# Its blocks are stages, too: where the plan cuts it, and where the user does.
+train --steps 6 --dtype f64 --save whole > whole.json
+for stages in "" "--stages 0,1"; do
+    rm -rf staged
+    # shellcheck disable=SC2086
+    train --steps 6 --dtype f64 --save staged --mesh pipeline=2 --micro-batches 2 $stages > staged.json
+    python3 "$SOURCE_DIR/test/cli/layouts.py" 1e-9 whole staged > far.txt 2>&1 ||
+        fail "pipeline=2 $stages: $(cat far.txt)"
+done
+# shellcheck disable=SC2086
+"$LOCKSTEP" plan $run --mesh pipeline=2 --micro-batches 2 --stages 0,1 > plan.txt 2>&1
+stages='stage 0: block 0 and what precedes it; .* stage 1: block 1 and what follows it;'
+tr -s ' \n' ' ' < plan.txt | grep -q "$stages" ||
+    fail "stages of blocks: $(cat plan.txt)"
 # One that is linked with the shared library uses the functions of the command all the same.
 if [ -z "${LK_SANITIZE:-}" ]; then
     build "$SOURCE_DIR/examples/model_so.c" -o linked.so -L "$BUILD_DIR" -Wl,--no-as-needed -llockstep \

@@ -23,6 +23,23 @@ far_from one run
 eval_alike run pipeline=2 pipeline=2,data=2
 generate_alike run pipeline=2 pipeline=4 pipeline=2,tensor=2
 
+# ---- batch norm of each micro-batch, with its running statistics ----
+norms="--model resnet20 --data synthetic:3x8x8,count=32 --batch 8 --threads 1 --dtype f64 --eval-every -1 --steps 3"
+expect 0 "" "$lockstep" train $norms --accumulate 2 --save norms
+expect 0 "" "$lockstep" train $norms --mesh pipeline=2 --micro-batches 2 --save staged-norms
+grep -q 'layer1.0.bn1.running_mean' norms/model.safetensors || complain "no running statistics"
+far_from norms staged-norms
+
+# ---- the slowest stage: what else the machine does may hide it in one run, hardly in three ----
+slowest="stage 1 \(rank 1\) was the slowest, by [0-9.]+ ms of a step of [0-9.]+ ms: moving one of its 5 blocks \
+(to a stage beside it \(--stages\) would gain about [0-9.]+ ms|would make another stage the slowest)"
+for _ in 1 2 3; do
+    expect 0 "" "$lockstep" train --model gpt --layers 6 --heads 2 --width 64 --context 64 $data --eval-every -1 \
+        --steps 20 --mesh pipeline=2 --stages 0,1-5 --micro-batches 3
+    grep -Eq "$slowest" err.txt && break
+done
+grep -Eq "$slowest" err.txt || complain "no note of the slowest stage: $(cat err.txt)"
+
 # ---- one result in every layout ----
 bits="$small --eval-every -1 --reproducible layout --batch 8 --clip 0.5"
 expect 0 "" "$lockstep" train $bits --steps 4 --save bits
