@@ -1,4 +1,5 @@
 /* expert_states.c - which states are weights of experts, and their parts. */
+#include "plan/divisor.h"
 #include "plan/experts.h"
 
 bool lk__plan_is_expert(const lk_plan *p, size_t state)
@@ -7,15 +8,6 @@ bool lk__plan_is_expert(const lk_plan *p, size_t state)
     for (int i = 0; i < splits->count; i++)
         if (splits->split[i].axes & p->expert_axes) return true;
     return false;
-}
-
-/* The number of ranks nearest to `extent` that divides the experts: of equally near ones the smaller one. */
-static int nearest_extent(int64_t experts, int extent)
-{
-    for (int away = 1; away < extent; away++)
-        for (int sign = -1; sign <= 1; sign += 2)
-            if (experts % (extent + sign * away) == 0) return extent + sign * away;
-    return 1;
 }
 
 static lk_status split_state(lk_plan *p, const lk__graph_node *n, int v)
@@ -32,9 +24,9 @@ static lk_status split_state(lk_plan *p, const lk__graph_node *n, int v)
     if (value->shape.dims[0] % extent)
         return lk__fail(p->context, LK_EINVAL,
                         "the mesh %s has %d ranks along expert, which do not divide the %lld experts of \"%s\"; the "
-                        "nearest extent that works is expert=%d",
+                        "nearest extent that works is expert=%lld",
                         lk__mesh_format(&p->mesh, text), extent, (long long)value->shape.dims[0],
-                        g->states[value->state].name, nearest_extent(value->shape.dims[0], extent));
+                        g->states[value->state].name, (long long)lk__nearest_divisor(value->shape.dims[0], extent));
     if (lk__plan_is_expert(p, (size_t)value->state)) return LK_OK;
     for (int a = 0; a < LK__ARRAY_COUNT; a++) {
         lk__plan_splits *splits = &p->states[value->state].splits[a];

@@ -1,4 +1,5 @@
 /* placement_recorded.c - values that a model places itself (lk_place). */
+#include "plan/divisor.h"
 #include "plan/placement_finder.h"
 
 /* Whether a list still has a value: fusion and evaluation leave some out. */
@@ -32,13 +33,6 @@ static int value_for(const lk__placement_finder *f, int v)
     return found;
 }
 
-static int nearest_extent(int64_t n, int extent)
-{
-    for (int away = 1; away < extent; away++)
-        if (extent - away > 1 && n % (extent - away) == 0) return extent - away;
-    return 1;
-}
-
 static lk_status refuse_split(const lk__placement_finder *f, const lk__graph_value *recorded, int v, int dim)
 {
     const char            *name = lk_axis_name((lk_axis)recorded->placed_axis);
@@ -50,9 +44,9 @@ static lk_status refuse_split(const lk__placement_finder *f, const lk__graph_val
                         site.file ? site.file : "?", site.line, dim, name);
     return lk__fail(f->g->context, LK_EINVAL,
                     "%s:%d: lk_place: dimension %d of %s has %lld elements, which %s=%d does not divide; the "
-                    "nearest extent that works is %d",
+                    "nearest extent that works is %lld",
                     site.file ? site.file : "?", site.line, dim, lk__shape_show(s).text, (long long)s->dims[dim], name,
-                    f->extent, nearest_extent(s->dims[dim], f->extent));
+                    f->extent, (long long)lk__nearest_divisor(s->dims[dim], f->extent));
 }
 
 static lk_status place_value(lk__placement_finder *f, const lk__graph_value *recorded, int v)

@@ -4,6 +4,7 @@
 #include "plan/tactics.h"
 
 #include "graph/factor.h"
+#include "plan/divisor.h"
 
 #include <ctype.h>
 #include <fnmatch.h>
@@ -139,15 +140,6 @@ static int find_dim(const lk__placement_finder *f, size_t state, const char *nam
     return -1;
 }
 
-static int64_t nearest_divisor(int64_t n, int extent)
-{
-    for (int away = 1; away < extent; away++)
-        if (extent - away > 1 && n % (extent - away) == 0) return extent - away;
-    for (int64_t more = extent + 1; more <= n; more++)
-        if (n % more == 0) return more;
-    return 1;
-}
-
 /* ---- placing ---- */
 
 typedef struct placing {
@@ -233,7 +225,7 @@ static lk_status split_state(placing *p, size_t state, const tactic *t)
                         "tactics, line %d: %s of \"%s\" is %lld, which %s=%d does not divide; the nearest extent that "
                         "works is %lld",
                         t->line, t->factor, name, (long long)extent, lk_axis_name((lk_axis)p->axis), f->extent,
-                        (long long)nearest_divisor(extent, f->extent));
+                        (long long)lk__nearest_divisor(extent, f->extent));
     lk__placement_hold_state(f, state, &place);
     return LK_OK;
 }
