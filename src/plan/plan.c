@@ -153,9 +153,9 @@ static void keep_sums_whole(lk_graph *g)
     const lk__attr_set divided = LK__HAS(mask) | LK__HAS(parts);
     for (size_t i = 0; i < g->nodes_count; i++) {
         lk__graph_node *n = &g->nodes[i];
-        if ((lk__op_find(n->op)->attributes & divided) == divided && g->values[n->in[0]].shape.count_axis == 0 &&
-            !(n->attrs.mask & 1))
-            n->attrs.parts = 1;
+        if ((lk__op_find(n->op)->attributes & divided) != divided) continue;
+        int samples = g->values[n->in[0]].shape.count_axis;
+        if (samples >= 0 && !(n->attrs.mask >> samples & 1)) n->attrs.parts = 1;
     }
 }
 
