@@ -180,6 +180,21 @@ static lk_status check_layout(lk_context *c, const lk_parallel *parallel)
     return LK_OK;
 }
 
+/* A capacity is that of the samples that run together, and with leaves how many these are depends on the ranks. */
+static lk_status check_capacities(const lk_graph *g, int leaves)
+{
+    for (size_t i = 0; i < g->nodes_count && leaves; i++) {
+        const lk__graph_node *n = &g->nodes[i];
+        if (!(lk__op_find(n->op)->attributes & LK__HAS(capacity)) || n->attrs.capacity == 0) continue;
+        return lk__fail(g->context, LK_EUNSUPPORTED,
+                        "%s:%d: %s has a capacity, which is of the samples that run together, and with %d leaves how "
+                        "many these are depends on the number of ranks: remove the capacity, or train without leaves "
+                        "(--reproducible)",
+                        n->site.file ? n->site.file : "?", n->site.line, lk__op_name(n->op), leaves);
+    }
+    return LK_OK;
+}
+
 static lk_status check_pipeline(lk_context *c, const lk_plan_config *config, const lk__mesh_grid *mesh)
 {
     if (!lk_pipeline_schedule_name(config->parallel.pipeline_schedule))
@@ -243,6 +258,7 @@ lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_gri
     if (status >= 0) status = check_placements(g->context, config);
     if (status >= 0) status = check_pipeline(g->context, config, mesh);
     if (status >= 0 && config->optimizer) status = check_layout(g->context, &config->parallel);
+    if (status >= 0 && config->optimizer) status = check_capacities(g, config->parallel.leaves);
     if (status >= 0) status = check_precision(g, config);
     if (status >= 0) status = check_products(g, config->matmul_precision);
     if (status >= 0) status = check_caches(g, config->optimizer != NULL);
