@@ -72,6 +72,21 @@ static bool refuse(experts *x, const lk__graph_node *n, const char *why)
     return false;
 }
 
+/* Rows that experts of another grouping have are in another order, on other ranks. */
+static bool refuse_routes(experts *x, const lk__graph_node *n)
+{
+    lk__graph_fail(x->g, n->site,
+                   "%s reads rows of two groupings of tokens, whose experts are on different ranks along expert: group "
+                   "them once (lk_group_rows), or train without the axis expert",
+                   lk__node_name(x->g, n));
+    return false;
+}
+
+static bool has_other_routes(const experts *x, int v, int routes)
+{
+    return v >= 0 && x->forms[v].held == BY_EXPERT && x->forms[v].routes != routes;
+}
+
 /* Operations on groups. */
 static bool find_grouped(experts *x, size_t i)
 {
@@ -81,9 +96,11 @@ static bool find_grouped(experts *x, size_t i)
     if (routes < 0) return false;
     x->runs[i] = BY_EXPERT;
     x->by[i] = routes;
-    for (int k = 0; k < n->inputs; k++)
+    for (int k = 0; k < n->inputs; k++) {
+        if (has_other_routes(x, n->in[k], routes)) return refuse_routes(x, n);
         if ((d->weights >> k & 1) && x->forms[n->in[k]].held != OF_EXPERTS)
             return refuse(x, n, "reads a weight that is not a parameter");
+    }
     for (int k = 0; k < n->outputs; k++)
         if (n->out[k] >= 0) x->forms[n->out[k]] = (form){d->gradients >> k & 1 ? OF_EXPERTS : BY_EXPERT, routes, -1};
     return true;
@@ -135,6 +152,9 @@ static bool find_node(experts *x, size_t i)
     for (int k = 0; k < n->inputs && held == OF_EXPERTS; k++)
         if (has_rows(x, n, k, from) && x->forms[n->in[k]].held != OF_EXPERTS)
             return refuse(x, n, "computes with weights of experts");
+    for (int k = 0; k < n->inputs && held == BY_EXPERT; k++)
+        if (has_rows(x, n, k, from) && has_other_routes(x, n->in[k], x->forms[n->in[from]].routes))
+            return refuse_routes(x, n);
     x->runs[i] = held;
     x->by[i] = x->forms[n->in[from]].routes;
     for (int k = 0; k < n->outputs; k++)
@@ -275,8 +295,10 @@ static int find_form(experts *x, lk_site site, int v, held needed, int by)
 {
     form *f = &x->forms[v];
     if (f->held == needed || f->held == OF_EXPERTS || needed == OF_EXPERTS) return v;
+    if (f->held != BY_EXPERT && f->routes != by) f->other = -1; /* that of another grouping */
     if (f->other >= 0) return f->other;
-    routes *r = &x->routes[f->held == BY_EXPERT ? f->routes : by];
+    if (f->held != BY_EXPERT) f->routes = by;
+    routes *r = &x->routes[f->routes];
     if (!make_routes(x, site, r)) return -1;
     if (needed == BY_EXPERT) {
         lk__graph_shape shape = shape_by_expert(&x->whole[v], r->rows);

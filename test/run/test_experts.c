@@ -251,21 +251,46 @@ static void ranks_of_a_host_share_the_state(void)
 
 /* ---- mistakes ---- */
 
+static const setting two_groupings = {.experts = 4};
+
+/* Two layers add what experts of different groupings made, row by row, as if these were the same tokens. */
+static lk_tensor record_two_groupings(lk_graph *g)
+{
+    lk_tensor x = lk_input(g, "x", LK_F64, 2, ((int64_t[]){BATCH, IN})), sum = {0}, none = {0};
+    lk_tensor t = lk_input(g, "t", LK_F64, 2, ((int64_t[]){BATCH, OUT})), values = {0};
+    lk_groups groups;
+    for (int i = 0; i < 2; i++) {
+        lk_block_begin(x, i ? "b" : "a");
+        lk_topk_result top = lk_topk(lk_softmax(lk_linear(x, "gate", 4), -1), 2);
+        groups = lk_group_rows(top.index, 4, 0);
+        values = top.values;
+        lk_tensor w = lk_parameter(g, "w", 3, ((int64_t[]){4, OUT, IN}), .init = LK_INIT_UNIFORM, .a = 0.3);
+        lk_tensor y = lk_grouped_linear(lk_gather_rows(x, groups, none), w, groups);
+        lk_block_end(x);
+        sum = i ? lk_add(sum, y) : y;
+    }
+    return lk_mse(lk_combine_rows(sum, groups, values), t);
+}
+
 static void refuse(lk_context *c, const char *axes, const setting *s, const char *sentence)
 {
-    lk_mesh_config mesh = LK_MESH_CONFIG_INIT;
-    lk_plan_config config = LK_PLAN_CONFIG_INIT;
-    lk_mesh       *m;
-    lk_graph      *g;
-    lk_plan       *plan;
-    lk_tensor      y;
+    lk_mesh_config      mesh = LK_MESH_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    lk_optimizer_config sgd = LK_OPTIMIZER_CONFIG_INIT;
+    lk_mesh            *m;
+    lk_graph           *g;
+    lk_plan            *plan;
+    lk_tensor           y;
     mesh.axes = axes;
     REQUIRE(lk_mesh_create(c, &mesh, &m) == LK_OK && lk_graph_create(c, LK_F64, &g) == LK_OK);
-    if (s) config.loss = record_layer(g, s, BATCH, &y);
+    if (s && s != &two_groupings) config.loss = record_layer(g, s, BATCH, &y);
     if (!s)
         config.loss = lk_mse(lk_linear(lk_input(g, "x", LK_F64, 2, ((int64_t[]){BATCH, IN})), "fc", OUT),
                              lk_input(g, "t", LK_F64, 2, ((int64_t[]){BATCH, OUT})));
+    if (s == &two_groupings) config.loss = record_two_groupings(g);
     config.mesh = m;
+    config.optimizer = &sgd;
+    config.parallel.leaves = s && s->capacity > 0 ? 8 : 0;
     CHECK(lk_plan_create(g, &config, &plan) < 0 && strstr(lk_context_error(c), sentence), "%s: %s", sentence,
           lk_context_error(c));
     lk_graph_free(g);
@@ -274,7 +299,7 @@ static void refuse(lk_context *c, const char *axes, const setting *s, const char
 
 static void mistakes_are_one_sentence(void)
 {
-    static const setting four = {.experts = 4};
+    static const setting four = {.experts = 4}, full = {.experts = 4, .capacity = 2};
     lk_context          *c;
     REQUIRE(lk_context_create(NULL, &c) == LK_OK);
     refuse(c, "expert=2", NULL, "has 2 ranks along expert, but the model has no experts");
@@ -283,6 +308,8 @@ static void mistakes_are_one_sentence(void)
            "extent that works is expert=2");
     refuse(c, "expert=7", &four, "the nearest extent that works is expert=4");
     refuse(c, "expert=8", &four, "do not divide the 4 experts");
+    refuse(c, "data=1", &full, "group_rows has a capacity, which is of the samples that run together");
+    refuse(c, "expert=2", &two_groupings, "add reads rows of two groupings of tokens");
     lk_context_free(c);
 }
 
