@@ -81,7 +81,8 @@ static void a_rank_has_its_share_of_arithmetic_and_memory(void)
 /* Sums with the bits of one rank are not made by computing them whole. */
 static void one_result_in_every_layout_keeps_that_share(void)
 {
-    static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS, LK_MEMORY_OPTIMIZER};
+    static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS, LK_MEMORY_OPTIMIZER,
+                                      LK_MEMORY_ACTIVATIONS};
     if (!has_layouts()) return;
     for (int llama = 0; llama < 2; llama++) {
         text_model model = {llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT, 512, 8, 64, .leaves = 8};
@@ -89,12 +90,12 @@ static void one_result_in_every_layout_keeps_that_share(void)
         for (int extent = 2; extent <= 4; extent *= 2) {
             planned own = plan_rank(&model, extent == 2 ? "tensor=2" : "tensor=4", NULL);
             printf("%s tensor=%d: arithmetic %.3f", llama ? "llama" : "gpt", extent, own.arithmetic / one.arithmetic);
-            for (int i = 0; i < 3; i++)
+            for (int i = 0; i < 4; i++)
                 printf(", %s %.3f", lk_memory_name(kinds[i]),
                        (double)own.bytes[kinds[i]] / (double)one.bytes[kinds[i]]);
             printf("\n");
             CHECK(own.arithmetic <= 1.1 / extent * one.arithmetic);
-            for (int i = 0; i < 3; i++)
+            for (int i = 0; i < 4; i++)
                 CHECK((double)own.bytes[kinds[i]] <= 1.1 / extent * (double)one.bytes[kinds[i]], "%s",
                       lk_memory_name(kinds[i]));
         }
