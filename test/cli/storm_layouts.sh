@@ -56,8 +56,8 @@ killed_in() { # the operation that the ranks' table names; of an exchange of row
     line=$(sed -n 's/.*it was in #.*routes\.c:\([0-9]*\).*/\1/p' err.txt | head -1)
     if [ -n "$line" ]; then
         sed -n "${line}s|.*/\* \(.*\) \*/.*|\1|p" "$SOURCE_DIR/src/run/routes.c"
-    elif grep -q "it was in #" err.txt; then
-        sed -n 's/.*it was in #[0-9]* \([a-z_]*\).*/\1/p' err.txt | head -1
+    elif grep -q "it was in " err.txt; then # transfers have no number
+        sed -n 's/.*it was in \(#[0-9]* \)\{0,1\}\([a-z_]*\).*/\2/p' err.txt | head -1
     else
         echo "no collective"
     fi
