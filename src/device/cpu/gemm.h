@@ -151,8 +151,8 @@ size_t gemm_workspace(const gemm *g, int threads);
 #define gemm_block_k KERNEL(gemm_block_k)
 int64_t gemm_block_k(int64_t k);
 
-/* Skinny products, without packing B (skinny.c, skinny_matrix.c, skinny_tiles_matrix.c). `space`: REALs of workspace. Sets with a tile in
- * whose order nothing else adds have none. */
+/* Skinny products, without packing B (skinny.c, skinny_matrix.c, skinny_tiles_matrix.c). `space`: REALs of workspace.
+ * Sets with a tile in whose order nothing else adds have none. */
 #if MATRIX
 #define HAS_SKINNY MATRIX_SKINNY
 #else

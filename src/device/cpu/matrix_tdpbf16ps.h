@@ -185,8 +185,8 @@ INLINE void matrix_skinny(const ELEMENT *lines, int64_t line, const ELEMENT *row
     TILE_STORE(3, sums[3 * TILE_ROWS], TILE_ROW_BYTES);
 }
 
-/* Adds the products of 32 k's of up to 16 rows, [row][k], and 32 columns, [k / 2][column][k % 2]: sums[column / 16][row]
- * [column % 16]. */
+/* Adds the products of 32 k's of up to 16 rows, [row][k], and 32 columns, [k / 2][column][k % 2]: sums[column /
+ * 16][row] [column % 16]. */
 INLINE void matrix_skinny_columns(const ELEMENT *rows, const ELEMENT *columns, REAL (*sums)[TILE_ROWS][TILE_PAIRS])
 {
     TILES_OF_A_THREAD

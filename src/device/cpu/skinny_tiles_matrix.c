@@ -16,8 +16,8 @@ typedef struct few {
     int64_t     columns;
 } few;
 
-/* ---- lines of B in which k's are contiguous, as of a linear layer's weight, are the rows of the left operand; the rows
- * of A are the columns of the right one: [k / 2][row][k % 2] ---- */
+/* ---- lines of B in which k's are contiguous, as of a linear layer's weight, are the rows of the left operand; the
+ * rows of A are the columns of the right one: [k / 2][row][k % 2] ---- */
 
 typedef struct strip { /* columns of C from j on */
     int64_t j, count;
@@ -74,8 +74,8 @@ static void lines_tile(void *argument, int64_t tile, int worker)
     matrix_end();
 }
 
-/* ---- B contiguous along its columns: 32 k's of 32 columns at a time become pairs of k's, in the first-level cache. The
- * rows of A are those of the left operand: [k / 32][row][k % 32] ---- */
+/* ---- B contiguous along its columns: 32 k's of 32 columns at a time become pairs of k's, in the first-level cache.
+ * The rows of A are those of the left operand: [k / 32][row][k % 32] ---- */
 
 static void pack_units(const few *f)
 {
