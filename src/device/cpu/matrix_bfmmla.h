@@ -9,8 +9,6 @@
  *                                    tiles, too
  *   MATRIX_SKINNY_TILES              1: these take B's columns as the rows of tiles (skinny_tiles_matrix.c)
  *   MATRIX_PAIRS                     1: B_GROUP is 2, and panels are packed by matrix_pairs.h
- *   MATRIX_CONTINUES                 1: matrix_continue, which adds the products of a further block of k one by one to
- *                                    the sum that is there; 0: a block is summed by itself, then added
  *   matrix_begin, matrix_end         before and after a thread's tiles, not nested
  *   MATRIX_STATE                     if it is defined: variables of these two, which micro_large_matrix.c has
  * and, where LK__MATRIX_TILE is defined before it is included:
@@ -35,7 +33,6 @@
 #define MATRIX_SKINNY_TILES 0
 #define MATRIX_NARROW 1
 #define MATRIX_PAIRS 0
-#define MATRIX_CONTINUES 0
 
 /* 24 accumulators of 2 × 2 sums, 4 vectors of A and at least one of B fit the 32 registers; two rows or columns of four
  * k's are a vector. */

@@ -12,7 +12,6 @@
 #define MATRIX_SKINNY_TILES 1
 #define MATRIX_NARROW 0
 #define MATRIX_PAIRS 1
-#define MATRIX_CONTINUES 1
 
 enum { MATRIX_ROWS = 32, MATRIX_COLUMNS = 32, MATRIX_A_GROUP = 32, MATRIX_B_GROUP = 2, MATRIX_UNIT = 32 };
 /* Of a register: rows, and 16 f32 or pairs of bf16 in each. */
@@ -108,48 +107,33 @@ INLINE void add_sums(const REAL *sum, REAL *c, int64_t c_row)
             store_real(c + i * c_row + j, load_real(c + i * c_row + j) + load_real(sum + i * MATRIX_COLUMNS + j));
 }
 
-/* The products of one block of k, added to what the sums are. */
-#define ADD_PRODUCTS                                                                            \
-    for (int64_t k = 0; k < depth;                                                              \
-         k += MATRIX_UNIT, a += MATRIX_UNIT * MATRIX_ROWS, b += MATRIX_UNIT * MATRIX_COLUMNS) { \
-        TILE_LOAD(4, a, A_BYTES);                                                               \
-        TILE_LOAD(6, b, B_BYTES);                                                               \
-        TILE_ADD_DOTS(0, 4, 6);                                                                 \
-        TILE_LOAD(7, b + 2 * TILE_PAIRS, B_BYTES);                                              \
-        TILE_ADD_DOTS(1, 4, 7);                                                                 \
-        TILE_LOAD(5, a + TILE_ROWS * MATRIX_A_GROUP, A_BYTES);                                  \
-        TILE_ADD_DOTS(2, 5, 6);                                                                 \
-        TILE_ADD_DOTS(3, 5, 7);                                                                 \
-    }
-#define EACH_TILE_OF_SUMS(DO, at, bytes)                              \
-    DO(0, at, bytes);                                                 \
-    DO(1, (at) + TILE_PAIRS, bytes);                                  \
-    DO(2, (at) + TILE_ROWS * (bytes) / (int64_t)sizeof(REAL), bytes); \
-    DO(3, (at) + TILE_ROWS * (bytes) / (int64_t)sizeof(REAL) + TILE_PAIRS, bytes)
-enum { A_BYTES = MATRIX_A_GROUP * sizeof(ELEMENT), B_BYTES = MATRIX_COLUMNS * MATRIX_B_GROUP * sizeof(ELEMENT) };
-
 INLINE void matrix_block(const ELEMENT *a, int64_t depth, const ELEMENT *b, const bool add, REAL *c, int64_t c_row)
 {
+    enum { A_BYTES = MATRIX_A_GROUP * sizeof(ELEMENT), B_BYTES = MATRIX_COLUMNS * MATRIX_B_GROUP * sizeof(ELEMENT) };
     REAL    sum[MATRIX_ROWS * MATRIX_COLUMNS];
     REAL   *to = add ? sum : c;
-    int64_t bytes = (add ? MATRIX_COLUMNS : c_row) * (int64_t)sizeof(REAL);
+    int64_t row = add ? MATRIX_COLUMNS : c_row, bytes = row * (int64_t)sizeof(REAL);
     TILES_OF_A_THREAD
     TILE_ZERO(0);
     TILE_ZERO(1);
     TILE_ZERO(2);
     TILE_ZERO(3);
-    ADD_PRODUCTS
-    EACH_TILE_OF_SUMS(TILE_STORE, to, bytes);
+    for (int64_t k = 0; k < depth;
+         k += MATRIX_UNIT, a += MATRIX_UNIT * MATRIX_ROWS, b += MATRIX_UNIT * MATRIX_COLUMNS) {
+        TILE_LOAD(4, a, A_BYTES);
+        TILE_LOAD(6, b, B_BYTES);
+        TILE_ADD_DOTS(0, 4, 6);
+        TILE_LOAD(7, b + 2 * TILE_PAIRS, B_BYTES);
+        TILE_ADD_DOTS(1, 4, 7);
+        TILE_LOAD(5, a + TILE_ROWS * MATRIX_A_GROUP, A_BYTES);
+        TILE_ADD_DOTS(2, 5, 6);
+        TILE_ADD_DOTS(3, 5, 7);
+    }
+    TILE_STORE(0, to, bytes);
+    TILE_STORE(1, to + TILE_PAIRS, bytes);
+    TILE_STORE(2, to + TILE_ROWS * row, bytes);
+    TILE_STORE(3, to + TILE_ROWS * row + TILE_PAIRS, bytes);
     if (add) add_sums(sum, c, c_row);
-}
-
-INLINE void matrix_continue(const ELEMENT *a, int64_t depth, const ELEMENT *b, REAL *c, int64_t c_row)
-{
-    int64_t bytes = c_row * (int64_t)sizeof(REAL);
-    TILES_OF_A_THREAD
-    EACH_TILE_OF_SUMS(TILE_LOAD, c, bytes);
-    ADD_PRODUCTS
-    EACH_TILE_OF_SUMS(TILE_STORE, c, bytes);
 }
 
 enum { SKINNY_LINES = 4 * TILE_ROWS };

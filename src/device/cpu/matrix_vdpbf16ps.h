@@ -11,7 +11,6 @@
 #define MATRIX_SKINNY_TILES 0
 #define MATRIX_NARROW 0
 #define MATRIX_PAIRS 1
-#define MATRIX_CONTINUES 0
 
 /* 24 accumulators of 16 sums, 3 vectors of B and one of A fit the 32 registers. */
 enum { MATRIX_ROWS = 8, MATRIX_COLUMNS = 48, MATRIX_A_GROUP = 2, MATRIX_B_GROUP = 2, MATRIX_UNIT = 2 };

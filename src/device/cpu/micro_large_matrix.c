@@ -21,30 +21,12 @@ static __attribute__((noinline)) void add_tile(const PACKED *a, int64_t depth, c
     matrix_block(a, depth, b, true, c, c_row);
 }
 
-/* Of a further block of k of one sum. Trees of sums add theirs by add_tile. */
-static __attribute__((noinline)) void continue_tile(const PACKED *a, int64_t depth, const PACKED *b, REAL *c,
-                                                    int64_t c_row)
-{
-#if MATRIX_CONTINUES
-    matrix_continue(a, depth, b, c, c_row);
-#else
-    matrix_block(a, depth, b, true, c, c_row);
-#endif
-}
-
 static void sum_tile(const PACKED *a, int64_t depth, const PACKED *b, bool add, REAL *c, int64_t c_row)
 {
     if (add)
-        continue_tile(a, depth, b, c, c_row);
+        add_tile(a, depth, b, c, c_row);
     else
         set_tile(a, depth, b, c, c_row);
-}
-
-/* m rows and n columns of c, in a tile; what is missing is not stored later. */
-static void load_part_of_tile(const REAL *c, int64_t c_row, int64_t m, int64_t n, REAL *tile)
-{
-    memset(tile, 0, TILE * sizeof *tile);
-    for (int64_t i = 0; i < m; i++) memcpy(tile + i * MATRIX_COLUMNS, c + i * c_row, (size_t)n * sizeof *tile);
 }
 
 /* m rows and n columns of a tile. */
@@ -102,11 +84,8 @@ void micro_large(int64_t m, const PACKED *a, int64_t a_panel, int64_t depth, con
     for (; n == MATRIX_COLUMNS && i + MATRIX_ROWS <= m; i += MATRIX_ROWS, a += a_panel)
         sum_tile(a, depth, b, add, c + i * c_row, c_row);
     for (; i < m; i += MATRIX_ROWS, a += a_panel) {
-        int64_t rows = min64(MATRIX_ROWS, m - i);
-        bool    continues = MATRIX_CONTINUES && add;
-        if (continues) load_part_of_tile(c + i * c_row, c_row, rows, n, tile);
-        sum_tile(a, depth, b, continues, tile, MATRIX_COLUMNS);
-        store_part_of_tile(tile, rows, n, add && !continues, c + i * c_row, c_row);
+        set_tile(a, depth, b, tile, MATRIX_COLUMNS);
+        store_part_of_tile(tile, min64(MATRIX_ROWS, m - i), n, add, c + i * c_row, c_row);
     }
 }
 

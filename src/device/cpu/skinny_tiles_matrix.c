@@ -12,16 +12,25 @@ enum { UNIT = MATRIX_UNIT, AT_ONCE = 2 * TILE_PAIRS, WIDEST = 512 }; /* WIDEST: 
 
 typedef struct few {
     const gemm *g;
-    ELEMENT    *rows; /* of A, packed, zero past the last row and the last k */
-    int64_t     columns;
+    int64_t     block, columns; /* of k; of C in a tile of work */
+    ELEMENT    *rows;           /* of A, packed, zero past the last row and the last k */
 } few;
+
+/* Blocks are added in their order. */
+static void add_block(REAL *sums, const REAL *block, int64_t count, bool first)
+{
+    if (first)
+        memcpy(sums, block, (size_t)count * sizeof *sums);
+    else
+        for (int64_t i = 0; i < count; i += VL) store_real(sums + i, load_real(sums + i) + load_real(block + i));
+}
 
 /* ---- lines of B in which k's are contiguous, as of a linear layer's weight, are the rows of the left operand; the
  * rows of A are the columns of the right one: [k / 2][row][k % 2] ---- */
 
 typedef struct strip { /* columns of C from j on */
     int64_t j, count;
-    REAL    sums[SKINNY_LINES][TILE_PAIRS];
+    REAL    sums[SKINNY_LINES][TILE_PAIRS], block[SKINNY_LINES][TILE_PAIRS]; /* of one block of k */
 } strip;
 
 static void pack_pairs(const few *f)
@@ -40,22 +49,33 @@ static void add_copied_lines(const few *f, strip *s, int64_t k, int64_t depth)
     ELEMENT     copy[SKINNY_LINES][UNIT] = {0};
     for (int64_t i = 0; i < s->count; i++)
         memcpy(copy[i], g->b + (s->j + i) * g->b_column + k, (size_t)depth * sizeof **copy);
-    matrix_skinny(copy[0], UNIT, f->rows + k * TILE_PAIRS, UNIT, s->sums);
+    matrix_skinny(copy[0], UNIT, f->rows + k * TILE_PAIRS, UNIT, s->block);
+}
+
+/* One block of k. */
+static void multiply_block(const few *f, strip *s, int64_t from, int64_t depth)
+{
+    const gemm *g = f->g;
+    int64_t     whole = from + depth / UNIT * UNIT;
+    memset(s->block, 0, sizeof s->block);
+    if (s->count == SKINNY_LINES)
+        matrix_skinny(g->b + s->j * g->b_column + from, g->b_column, f->rows + from * TILE_PAIRS, whole - from,
+                      s->block);
+    else
+        for (int64_t k = from; k < whole; k += UNIT) add_copied_lines(f, s, k, UNIT);
+    if (whole < from + depth) add_copied_lines(f, s, whole, from + depth - whole);
 }
 
 static void multiply_lines(const few *f, strip *s)
 {
     const gemm *g = f->g;
-    int64_t     whole = g->k / UNIT * UNIT;
-    memset(s->sums, 0, sizeof s->sums);
-    if (s->count == SKINNY_LINES)
-        matrix_skinny(g->b + s->j * g->b_column, g->b_column, f->rows, whole, s->sums);
-    else
-        for (int64_t k = 0; k < whole; k += UNIT) add_copied_lines(f, s, k, UNIT);
-    if (whole < g->k) add_copied_lines(f, s, whole, g->k - whole);
+    for (int64_t k = 0; k < g->k; k += f->block) {
+        multiply_block(f, s, k, min64(f->block, g->k - k));
+        add_block(s->sums[0], s->block[0], SKINNY_LINES * TILE_PAIRS, k == 0);
+    }
     for (int64_t i = 0; i < g->m; i++) {
         REAL row[SKINNY_LINES];
-        for (int64_t q = 0; q < s->count; q++) row[q] = s->sums[q][i];
+        for (int64_t q = 0; q < s->count; q++) row[q] = g->k > 0 ? s->sums[q][i] : 0;
         finish_columns(g, i, s->j, s->count, row);
     }
 }
@@ -117,11 +137,17 @@ static void columns_tile(void *argument, int64_t tile, int worker)
     const few  *f = argument;
     const gemm *g = f->g;
     int64_t     first = tile * f->columns, n = min64(f->columns, g->n - first);
-    REAL        sums[WIDEST / TILE_PAIRS][TILE_ROWS][TILE_PAIRS];
+    int64_t     count = tiles_of(n, AT_ONCE) * 2 * TILE_ROWS * TILE_PAIRS;
+    REAL        sums[WIDEST / TILE_PAIRS][TILE_ROWS][TILE_PAIRS], block[WIDEST / TILE_PAIRS][TILE_ROWS][TILE_PAIRS];
     (void)worker;
-    memset(sums, 0, (size_t)tiles_of(n, AT_ONCE) * 2 * sizeof *sums);
+    memset(sums, 0, (size_t)count * sizeof(REAL));
     matrix_begin();
-    for (int64_t k = 0; k < g->k; k += UNIT) add_unit(f, g->b + k * g->b_k + first, k, n, sums);
+    for (int64_t from = 0; from < g->k; from += f->block) {
+        memset(block, 0, (size_t)count * sizeof(REAL));
+        for (int64_t k = from; k < min64(from + f->block, g->k); k += UNIT)
+            add_unit(f, g->b + k * g->b_k + first, k, n, block);
+        add_block(sums[0][0], block[0][0], count, from == 0);
+    }
     matrix_end();
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < n; j += TILE_PAIRS)
@@ -143,7 +169,7 @@ int64_t skinny_space(const gemm *g)
 
 void skinny_run(const gemm *g, lk__pool *pool, void *workspace)
 {
-    few f = {.g = g, .rows = workspace};
+    few f = {.g = g, .block = gemm_block_k(g->k), .rows = workspace};
     memset(f.rows, 0, (size_t)(packed_depth(g->k) * TILE_PAIRS) * sizeof *f.rows);
     if (g->b_transposed) {
         f.columns = max64(1, TILE / max64(1, g->k) / SKINNY_LINES) * SKINNY_LINES;
