@@ -210,7 +210,7 @@ printf 'x' >> plain.bin
 refuse 'plain.bin has [0-9]* bytes, which is not a whole number of 2-byte tokens' tokens:plain.bin --vocabulary 300
 { printf '\x88\xd8\x34\x01\x02\0\0\0'; head -c 2000 /dev/zero; } > version.bin
 refuse "version.bin has llm.c's header 20240520 in version 2" tokens:version.bin --vocabulary 300
-refuse 'tokens of a vocabulary of 257, but the tokenizer byte has 256' tokens:tokens.bin --tokenizer byte
+refuse 'tokenized with a vocabulary of 257, but the tokenizer byte has 256' tokens:tokens.bin --tokenizer byte
 { head -c 1064 tokens.bin; printf '\x01\x01'; tail -c +1067 tokens.bin; } > beyond.bin
 refuse 'beyond.bin: token 20 is 257, but the vocabulary has 257 tokens' tokens:beyond.bin --batch 2000 --holdout 0.1
 printf '\0\0\0\200%.0s' {1..100} > large.u32
