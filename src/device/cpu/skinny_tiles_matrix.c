@@ -8,7 +8,8 @@
 
 #if HAS_SKINNY && MATRIX_SKINNY_TILES
 
-enum { UNIT = MATRIX_UNIT, AT_ONCE = 2 * TILE_PAIRS, WIDEST = 512 }; /* WIDEST: the sums are in the first-level cache */
+/* AT_ONCE: columns of a pair of tiles; WIDEST: the sums of one block are in the first-level cache */
+enum { UNIT = MATRIX_UNIT, AT_ONCE = 2 * TILE_PAIRS, WIDEST = 512 };
 
 typedef struct few {
     const gemm *g;
@@ -111,7 +112,7 @@ static void pair_columns(const ELEMENT *from, int64_t step, ELEMENT (*pairs)[2 *
     for (int64_t p = 0; p < UNIT; p += 2) matrix_take_many_columns(pairs[p / 2], from + p * step, step);
 }
 
-/* Up to 32 k's of n columns, of which `sums` has whole AT_ONCE columns. */
+/* Up to 32 k's of n columns; `sums` has a multiple of AT_ONCE of them. */
 static void add_unit(const few *f, const ELEMENT *b, int64_t k, int64_t n, REAL (*sums)[TILE_ROWS][TILE_PAIRS])
 {
     const gemm *g = f->g;
