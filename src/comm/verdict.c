@@ -33,6 +33,10 @@ uint64_t lk__signature_with_counts(uint64_t h, const size_t *counts, int ranks)
     return h;
 }
 
+enum { PUT_OFF_MS = 4000 };
+
+int64_t lk__verdict_put_off_ms(const lk_comm *c) { return c->timeout_ms < PUT_OFF_MS ? c->timeout_ms : PUT_OFF_MS; }
+
 __attribute__((format(printf, 2, 3))) static void append(lk__comm_report *report, const char *format, ...)
 {
     va_list arguments;
@@ -74,6 +78,7 @@ static void append_state(const lk__comm_rank_view *v, lk__comm_report *report)
     else if (v->silent)
         append(report, "is not responding, though its host is; ");
     if (v->busy[0]) append(report, "busy with %s; ", v->busy);
+    if (v->elsewhere) append(report, "waits in another group; ");
     if (v->entered == 0) {
         append(report, "%soutside any operation; it has not started any", was);
         return;
@@ -136,14 +141,15 @@ static void append_rank(const lk__comm_table *t, int rank, lk__comm_report *repo
 }
 
 /* How likely a rank is the cause that others wait: most likely one that is lost or does not run, then one that is in no
- * operation, then one that is in an earlier one, then one that waits in the same one. Of ranks that are not missing
- * only one that does not run can be the cause: others may wait for it elsewhere. */
+ * operation, then one that is in an earlier one, then one that waits in the same one or in another group. Of ranks that
+ * are not missing only one that does not run can be the cause: others may wait for it elsewhere. */
 static int score_rank(const lk__comm_rank_view *v, bool missing, uint64_t own)
 {
     bool halted = v->stopped || v->silent;
     if (!missing) return halted ? 3 : -1;
     if (v->dead || v->gone || v->cut_off) return 5;
     if (halted) return 4;
+    if (v->elsewhere) return 0;
     return v->entered == v->left ? 2 : v->entered < own ? 1 : 0;
 }
 

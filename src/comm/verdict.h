@@ -48,8 +48,13 @@ typedef struct lk__comm_rank_view {
     lk__comm_record records[2];    /* of operation number `entered` and the one before, by parity */
     char            files[2][LK__FILE_NAME];
     bool            gone, dead, stopped, cut_off, silent, broken; /* broken: a connection to it was closed */
+    bool            elsewhere;    /* in no operation of this group: it waits in one of another, or has failed there */
     bool            only_arrived; /* the last message from it was its arrival at its latest operation */
 } lk__comm_rank_view;
+
+/* How long a deadline is put off where all missing ranks wait in other groups: those began to wait at another time, and
+ * the failure that they report names the cause. */
+int64_t lk__verdict_put_off_ms(const lk_comm *comm);
 
 typedef struct lk__comm_table {
     lk_comm *comm;

@@ -406,6 +406,64 @@ static void a_rank_that_dies_in_a_split_is_named(void)
     run_processes(&mixed, 4, 2, die_in_a_split);
 }
 
+/* Ranks 0 and 2 have a group, and 2 and 3. Rank 3 does not come; rank 2 waits for it, and therefore comes to no call
+ * with rank 0, whose deadline passes first. Rank 2 gives up its other groups when one has failed, as a program does. */
+enum { DEADLINE_MS = 1500, LATER_MS = 400 };
+
+static void wait_for_a_rank_that_waits(rank_test *t)
+{
+    lk_comm *even, *high;
+    int32_t  x = 1;
+    t->comm->timeout_ms = DEADLINE_MS; /* of the groups that are split from it, too */
+    REQUIRE(lk_comm_split(t->comm, t->rank % 2 ? -1 : 0, 0, &even) == LK_OK, "%s", lk_context_error(t->context));
+    REQUIRE(lk_comm_split(t->comm, t->rank >= 2 ? 0 : -1, 0, &high) == LK_OK, "%s", lk_context_error(t->context));
+    if (t->rank == 0) {
+        double begin = lk__now();
+        CHECK(lk_comm_all_reduce(even, &x, &x, 1, LK_I32, LK_SUM, NULL) == LK_ECANCELED, "%s", lk_comm_error(even));
+        CHECK(strstr(lk_comm_error(even), "rank 1 of 2 aborted the group: rank 1 of 2 ("), "%s", lk_comm_error(even));
+        CHECK(lk__now() - begin < 2 * DEADLINE_MS / 1e3 + 1);
+    } else if (t->rank == 2) {
+        usleep(LATER_MS * 1000);
+        CHECK(lk_comm_all_reduce(high, &x, &x, 1, LK_I32, LK_SUM, NULL) == LK_ETIMEOUT, "%s", lk_comm_error(high));
+        CHECK(high->cause.rank == 3, "rank %d", (int)high->cause.rank);
+        lk_comm_abort(even, lk_comm_error(high));
+    } else if (t->rank == 3) {
+        usleep((LATER_MS + 2 * DEADLINE_MS) * 1000);
+    }
+    lk_comm_free(even);
+    lk_comm_free(high);
+}
+
+/* One that waits elsewhere for nobody who is late is: the longer time has an end. */
+static void wait_for_a_rank_that_waits_longer(rank_test *t)
+{
+    lk_comm *even, *high;
+    int32_t  x = 1;
+    t->comm->timeout_ms = DEADLINE_MS;
+    REQUIRE(lk_comm_split(t->comm, t->rank % 2 ? -1 : 0, 0, &even) == LK_OK, "%s", lk_context_error(t->context));
+    t->comm->timeout_ms = 60000;
+    REQUIRE(lk_comm_split(t->comm, t->rank >= 2 ? 0 : -1, 0, &high) == LK_OK, "%s", lk_context_error(t->context));
+    if (t->rank == 0) {
+        double begin = lk__now();
+        CHECK(lk_comm_all_reduce(even, &x, &x, 1, LK_I32, LK_SUM, NULL) == LK_ETIMEOUT, "%s", lk_comm_error(even));
+        CHECK(strstr(lk_comm_error(even), "waits in another group; "), "%s", lk_comm_error(even));
+        CHECK(lk__now() - begin >= 1.9 * DEADLINE_MS / 1e3, "%g s", lk__now() - begin);
+    } else if (t->rank >= 2) {
+        if (t->rank == 3) usleep(3 * DEADLINE_MS * 1000);
+        CHECK(lk_comm_all_reduce(high, &x, &x, 1, LK_I32, LK_SUM, NULL) == LK_OK, "%s", lk_comm_error(high));
+    }
+    lk_comm_free(even);
+    lk_comm_free(high);
+}
+
+static void a_rank_that_waits_in_another_group_is_not_the_cause(void)
+{
+    run_processes(&shm, 4, -1, wait_for_a_rank_that_waits);
+    run_processes(&tcp, 4, -1, wait_for_a_rank_that_waits);
+    run_processes(&shm, 4, -1, wait_for_a_rank_that_waits_longer);
+    run_processes(&tcp, 4, -1, wait_for_a_rank_that_waits_longer);
+}
+
 /* ---- freeing ---- */
 
 static void free_the_parent_first(rank_test *t)
@@ -515,6 +573,7 @@ int main(int count, char **arguments)
     RUN(a_child_that_fails_leaves_the_parent_intact);
     RUN(a_rank_that_dies_fails_every_group_that_has_it_and_no_other);
     RUN(a_rank_that_dies_in_a_split_is_named);
+    RUN(a_rank_that_waits_in_another_group_is_not_the_cause);
     RUN(a_parent_may_be_freed_before_its_children);
     RUN(a_part_of_a_group_uses_its_symmetric_memory);
     return check_result();

@@ -71,6 +71,7 @@ struct lk__net_connections {
     atomic_bool        polling;       /* a caller polls the set for all */
     _Atomic(lk__net *) poller;        /* its group, while it may sleep there */
     atomic_int         followers;     /* callers that sleep on their group's `events` meanwhile */
+    atomic_int         waiting;  /* operations of all groups that go on, or have failed */
     atomic_int         drivers;  /* callers in an operation, who poll the set themselves; the thread then does not */
     _Atomic double     driven;   /* when one did last */
     atomic_bool        watching; /* the thread polls the set */

@@ -77,6 +77,7 @@ void lk__net_send_state(lk__net *net, int peer)
     lk__net_message_state message = {.head = lk__net_head(net, LK__MESSAGE_STATE, sizeof message), .state = net->mine};
     message.state.since_us = (int64_t)((lk__now() - net->since) * 1e6);
     if (message.state.since_us < 0) message.state.since_us = 0;
+    message.state.elsewhere = net->mine.entered == net->mine.left && atomic_load(&net->connections->waiting) > 0;
     lk__net_send_message(net, peer, &message, sizeof message, NULL, 0);
 }
 
@@ -106,6 +107,7 @@ static bool handle_arrival(lk__net *net, lk__net_peer *peer, const lk__net_messa
     peer->state.left = message->entered - 1;
     peer->state.calls[message->entered & 1] = message->call;
     peer->state.since_us = 0;
+    peer->state.elsewhere = 0;
     peer->stated = lk__now();
     peer->only_arrived = true;
     atomic_store_explicit(&peer->arrived, message->number, memory_order_release);

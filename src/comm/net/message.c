@@ -5,7 +5,7 @@
 #include <string.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are copied as they are in memory");
-_Static_assert(sizeof(lk__comm_record) == 56 && sizeof(lk__net_call) == 168 && sizeof(lk__net_state) == 432,
+_Static_assert(sizeof(lk__comm_record) == 56 && sizeof(lk__net_call) == 168 && sizeof(lk__net_state) == 440,
                "no padding");
 
 static const struct {

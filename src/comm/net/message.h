@@ -28,6 +28,8 @@ typedef struct lk__net_state {
     uint64_t     entered, left;
     int64_t      since_us;     /* microseconds from the latest change of the two to this message */
     int32_t      busy, failed; /* failed: whether the latest operation that ended did */
+    int32_t      elsewhere;    /* in an operation of another group of these connections, or failed in one */
+    int32_t      reserved;
     char         busy_with[LK__BUSY_TEXT];
     lk__net_call calls[2]; /* by parity */
 } lk__net_state;

@@ -225,6 +225,7 @@ size_t lk__net_take_note(lk__net *net, int peer, void *into);
 bool lk__net_pump(lk__net *net, uint32_t seen, double seconds); /* true: there were events */
 typedef struct lk__net_wait_state {
     double   since, begun, checked, moved; /* begun advances while a rank is busy */
+    double   late_end; /* until when ranks that wait in other groups are not reported as late; 0: not asked yet */
     uint64_t progress;
     bool     reported;
 } lk__net_wait_state;
@@ -254,6 +255,7 @@ void lk__net_send_state(lk__net *net, int peer);
 void lk__net_forget_note(lk__net *net, lk__net_peer *peer); /* its oldest */
 /* Under the lock. Handles a message of the connection to `peer`. False: it violates the protocol. */
 bool lk__net_handle(lk__net *net, int peer, const lk__net_message *message);
+enum { LK__NET_ASK_MS = 300 }; /* ranks that compute answer within about 20: their connections' thread does */
 void lk__net_query_states(lk__net *net, double seconds); /* asks all ranks for their state; until all have answered */
 lk_status lk__net_mismatch(lk__net *net, int peer);
 lk_status lk__net_crossed(lk__net *net, const lk__comm_call *transfer);

@@ -20,6 +20,7 @@ static void view_rank(void *state, int rank, lk__comm_rank_view *v)
     v->left = s->left;
     v->failed = s->failed && s->left > 0 ? s->left : 0;
     v->since = me ? now - net->since : p->stated > 0 ? now - p->stated + (double)s->since_us / 1e6 : 0;
+    v->elsewhere = !me && s->elsewhere;
     if (s->busy) snprintf(v->busy, sizeof v->busy, "%s", s->busy_with);
     for (int i = 0; i < 2; i++) {
         v->records[i] = s->calls[i].record;
@@ -68,8 +69,6 @@ void lk__net_query_states(lk__net *net, double seconds)
     }
 }
 
-enum { ASK_MS = 300 }; /* ranks that compute answer within about 20: their connections' thread does */
-
 /* Several ranks may detect the same failure at the same time. So that not all query all others, the lowest rank that
  * can report it does, and the others wait for its report, up to `seconds`. True: it was received. (That all ranks have
  * the same text does not depend on this: lk__net_raise ensures it.) */
@@ -115,7 +114,7 @@ lk_status lk__net_late(lk__net *net, const bool *missing, double seconds)
     lk__comm_report report = {.used = 0};
     lk__comm_table  table = table_of(net);
     if (another_reports(net, is_connected, missing, 0.5)) return lk__net_failure(net);
-    lk__net_query_states(net, ASK_MS / 1e3);
+    lk__net_query_states(net, LK__NET_ASK_MS / 1e3);
     lk__verdict_late(&table, missing, seconds, "did not complete within", &report);
     return lk__net_raise_because(net, LK_ETIMEOUT, report.text, report.cause);
 }
@@ -124,7 +123,7 @@ void lk__net_stalled(lk__net *net, const bool *missing, double seconds)
 {
     lk__comm_report report = {.used = 0};
     lk__comm_table  table = table_of(net);
-    lk__net_query_states(net, ASK_MS / 1e3);
+    lk__net_query_states(net, LK__NET_ASK_MS / 1e3);
     lk__verdict_late(&table, missing, seconds, "has been missing for", &report);
     lk__log(net->comm->context, LK_LOG_WARNING, "%s", report.text);
 }

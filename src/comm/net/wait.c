@@ -16,6 +16,7 @@ static void record_call(lk__net *net, const lk__comm_call *o, uint64_t number)
 
 static void begin_driving(lk__net *net)
 {
+    atomic_fetch_add(&net->connections->waiting, 1);
     atomic_fetch_add(&net->connections->drivers, 1);
     atomic_store_explicit(&net->connections->driven, net->since, memory_order_relaxed);
 }
@@ -61,6 +62,7 @@ lk_status lk__net_leave(lk__net *net, lk_status status)
     net->unreported = true;
     atomic_store_explicit(&net->connections->driven, net->since, memory_order_relaxed);
     atomic_fetch_sub(&net->connections->drivers, 1);
+    if (status >= 0 || atomic_load(&net->comm->closing)) atomic_fetch_sub(&net->connections->waiting, 1);
     pthread_mutex_unlock(&net->connections->lock);
     return status;
 }
@@ -190,6 +192,28 @@ static lk_status report_missing(lk__net *net, const bool *needed, double waited,
     return status;
 }
 
+/* Whether all missing ranks answer that they wait in another group. */
+static bool all_elsewhere(lk__net *net, const bool *needed)
+{
+    bool elsewhere = true;
+    lk__net_query_states(net, LK__NET_ASK_MS / 1e3);
+    pthread_mutex_lock(&net->connections->lock);
+    for (int i = 0; i < net->size; i++) {
+        const lk__net_peer *peer = &net->peers[i];
+        if (is_missing(net, i, needed)) elsewhere &= peer->stated >= peer->asked && peer->state.elsewhere;
+    }
+    pthread_mutex_unlock(&net->connections->lock);
+    return elsewhere;
+}
+
+/* At the deadline, asked once. */
+static bool put_off(lk__net *net, const bool *needed, lk__net_wait_state *wait_state, double now)
+{
+    if (wait_state->late_end == 0)
+        wait_state->late_end = now + (all_elsewhere(net, needed) ? (double)lk__verdict_put_off_ms(net->comm) / 1e3 : 0);
+    return now < wait_state->late_end;
+}
+
 lk_status lk__net_check(lk__net *net, const bool *needed, lk__net_wait_state *wait_state)
 {
     double    now = lk__now();
@@ -200,12 +224,14 @@ lk_status lk__net_check(lk__net *net, const bool *needed, lk__net_wait_state *wa
     if (wait_state->begun == 0 || progress != wait_state->progress) {
         wait_state->progress = progress;
         wait_state->since = wait_state->begun = wait_state->checked = wait_state->moved = now;
+        wait_state->late_end = 0;
     }
     if (excused(net, needed, now)) wait_state->begun += now - wait_state->checked; /* declared work does not count */
     wait_state->checked = now;
     if ((status = check_lost(net, needed, wait_state, now)) < 0) return status;
     double waited = now - wait_state->begun;
-    if (waited * 1000 >= (double)net->comm->timeout_ms) return report_missing(net, needed, waited, true);
+    if (waited * 1000 >= (double)net->comm->timeout_ms)
+        return put_off(net, needed, wait_state, now) ? LK_OK : report_missing(net, needed, waited, true);
     if (wait_state->reported || (now - wait_state->since) * 1000 < (double)net->comm->stall_ms) return LK_OK;
     wait_state->reported = true;
     return report_missing(net, needed, now - wait_state->since, false);

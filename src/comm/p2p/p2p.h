@@ -52,6 +52,7 @@ typedef struct lk__p2p {
     bool            watching, closing;
 
     lk__p2p_pending_call pending;
+    double               late_end; /* until when a rank that waits in another group is not named; 0: none does */
 } lk__p2p;
 
 /* ---- create.c ---- */

@@ -94,6 +94,20 @@ static lk_status raise_late(lk__p2p *p, int rank)
     return lk__shm_raise_because(p->comm->state, LK_ETIMEOUT, report.text, report.cause);
 }
 
+/* Whether the rank that a call misses waits in another group. As for blocking calls, that group's failure, which names
+ * the cause and fails this one, is waited for. */
+static bool may_be_explained(lk__p2p *p, int culprit)
+{
+    const lk__shm *s = p->comm->state;
+    double         now = lk__now();
+    if (!lk__shm_elsewhere(s, culprit)) return false;
+    pthread_mutex_lock(&p->lock);
+    if (p->late_end == 0) p->late_end = now + (double)lk__verdict_put_off_ms(p->comm) / 1e3;
+    bool may = now < p->late_end;
+    pthread_mutex_unlock(&p->lock);
+    return may;
+}
+
 /* Of the call in which a kernel's wait has failed. Another rank may be about to say why, because it met the failure
  * first, or this one's program, from another group: unless `waits`, that is LK_OK. */
 static lk_status raise_failed(lk__p2p *p, int culprit, bool waits)
@@ -101,7 +115,11 @@ static lk_status raise_failed(lk__p2p *p, int culprit, bool waits)
     lk__shm *s = p->comm->state;
     int      lost = find_lost(p, true);
     if (lost >= 0) return raise_lost(p, lost);
-    if (culprit >= 0 && culprit < p->comm->size && culprit != p->comm->rank) return raise_late(p, culprit);
+    if (culprit >= 0 && culprit < p->comm->size && culprit != p->comm->rank) {
+        for (; may_be_explained(p, culprit) && lk__shm_failure(s) == LK_OK; usleep(1000))
+            if (!waits) return LK_OK;
+        return raise_late(p, culprit);
+    }
     if (!waits) return LK_OK;
     double end = lk__now() + 1;
     while (lk__shm_failure(s) == LK_OK && lk__now() < end) usleep(1000);
@@ -135,7 +153,7 @@ bool lk__p2p_blame_dead(lk__p2p *p)
 
 /* ---- the thread ---- */
 
-enum { SLICE_MS = 50, PATIENCE_MS = 500 };
+enum { SLICE_MS = 50, PATIENCE_MS = 500, WAITING_MS = 100 };
 
 /* Milliseconds for which the call that runs has been seen to run; 0: none does. */
 static double watch_pending(lk__p2p *p)
@@ -150,10 +168,19 @@ static double watch_pending(lk__p2p *p)
     return runs ? (now - since) * 1e3 : 0;
 }
 
-/* One that has left, or died, may have done its part before: a call that goes on ends soon. */
-static lk_status check_lost(lk__p2p *p)
+/* Tells the ranks of other groups that this one waits in a call, also in one that has failed, until it knows why. */
+static void show_waiting(lk__p2p *p, double pending_ms, bool *shown)
 {
-    if (watch_pending(p) < PATIENCE_MS) return LK_OK;
+    bool waits = pending_ms >= WAITING_MS || read_word(&p->progress->failed);
+    if (waits && !*shown) lk__shm_wait_begin(p->comm->state);
+    if (!waits && *shown) lk__shm_wait_end(p->comm->state, LK_OK);
+    *shown = waits;
+}
+
+/* One that has left, or died, may have done its part before: a call that goes on ends soon. */
+static lk_status check_lost(lk__p2p *p, double pending_ms)
+{
+    if (pending_ms < PATIENCE_MS) return LK_OK;
     int lost = find_lost(p, true);
     return lost < 0 ? LK_OK : raise_lost(p, lost);
 }
@@ -170,18 +197,23 @@ static void wait_slice(lk__p2p *p)
 
 static void *watch(void *argument)
 {
-    lk__p2p *p = argument;
+    lk__p2p  *p = argument;
+    lk_status status = LK_OK;
+    bool      shown = false;
     pthread_mutex_lock(&p->lock);
     while (!p->closing) {
         pthread_mutex_unlock(&p->lock);
-        lk_status status = lk__p2p_check(p, true);
-        if (status >= 0) status = check_lost(p);
+        double pending_ms = watch_pending(p);
+        show_waiting(p, pending_ms, &shown);
+        status = lk__p2p_check(p, true);
+        if (status >= 0) status = check_lost(p, pending_ms);
         if (status < 0) lk__p2p_stop(p);
         pthread_mutex_lock(&p->lock);
         if (status < 0) break;
         wait_slice(p);
     }
     pthread_mutex_unlock(&p->lock);
+    if (shown) lk__shm_wait_end(p->comm->state, status);
     return NULL;
 }
 

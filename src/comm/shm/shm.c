@@ -39,11 +39,18 @@ size_t lk__shm_bytes(int size)
            n * n * (sizeof(lk__shm_ring) + ring_bytes(size));
 }
 
+/* Of the group that was created. */
+static lk__shm_rank_slot *first_slots(const lk__shm_mapping *m)
+{
+    return (lk__shm_rank_slot *)(m->base + header_bytes());
+}
+
 static void fill_rank_slot(lk__shm *s)
 {
     cpu_set_t cpus;
     s->me->pid = getpid();
     s->me->started = lk__process_started(s->me->pid);
+    s->me->home = (int32_t)(s->home - first_slots(s->mapping));
     if (gethostname(s->me->host, LK__HOST_NAME - 1) != 0) snprintf(s->me->host, LK__HOST_NAME, "?");
     if (sched_getaffinity(0, sizeof cpus, &cpus) == 0)
         for (int i = 0; i < CPU_SETSIZE; i++)
@@ -107,6 +114,7 @@ lk_status lk__shm_begin(lk_comm *c, lk__shm_mapping *mapping, int block)
     s->mapping = mapping;
     s->block = block;
     lk__shm_set_layout(s, block < 0 ? mapping->base : mapping->base + mapping->own + (size_t)block * mapping->block);
+    if (block < 0) s->home = s->me;
     fill_rank_slot(s);
     int64_t       timeout = c->timeout_ms;
     lk__comm_call o = {.kind = LK__BARRIER, .type = LK_U8, .site = {"lk_comm_create", 0}};

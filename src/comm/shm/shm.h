@@ -59,6 +59,8 @@ typedef struct lk__shm_rank_slot {
     int32_t         node, node_group; /* the kernel's number of its memory node; equal for ranks that count as on one */
     lk__comm_device device;
     char            host[LK__HOST_NAME];
+    int32_t         home;     /* the owner's slot in the group that was created, whose memory this one is in */
+    _Atomic uint32_t waiting; /* there: waits of the owner, in any group of that memory, that go on or have failed */
     /* Of a split whose new group begins with the owner: its number, and the block of memory that the group has; -1:
      * none was free. */
     _Alignas(128) _Atomic uint32_t split;
@@ -118,8 +120,8 @@ typedef struct lk__shm {
     lk__shm_mapping           *mapping;
     int                        block; /* of the mapping; -1: its beginning */
     lk__shm_header            *header;
-    lk__shm_rank_slot         *rank_slots, *me;
-    char                      *staging; /* size × BUFFERS × CHUNK */
+    lk__shm_rank_slot         *rank_slots, *me, *home; /* home: lk__shm_rank_slot.home */
+    char                      *staging;                /* size × BUFFERS × CHUNK */
     char                      *rings;
     size_t                     ring_bytes; /* of data; a power of two */
     int                        rank, size;
@@ -189,6 +191,14 @@ lk_status lk__shm_sleep(lk__shm *s, int peer, uint32_t seen, lk__shm_wait_state 
 void      lk__shm_ring_doorbell(lk__shm *s, int peer);
 void      lk__shm_wake_self(lk__shm *s); /* wakes this rank's own waits */
 
+/* What the ranks of all groups in the same memory see between the two: this rank waits for another one. It stays so
+ * where the wait fails: what that says has to reach the other groups. */
+static inline void lk__shm_wait_begin(lk__shm *s) { atomic_fetch_add(&s->home->waiting, 1); }
+static inline void lk__shm_wait_end(lk__shm *s, lk_status status)
+{
+    if (status >= 0 || atomic_load(&s->comm->closing)) atomic_fetch_sub(&s->home->waiting, 1);
+}
+
 /* ---- memory nodes (node.c) ---- */
 
 void lk__shm_find_node(lk__shm *s); /* of this rank: writes it into its slot */
@@ -249,6 +259,11 @@ void      lk__shm_view(void *shm, int rank, lk__comm_rank_view *view); /* lk__co
 bool      lk__shm_dead(const lk__shm_rank_slot *rank_slot, bool *stopped);
 /* Whether all missing ranks are busy, or wait themselves while another is busy. */
 bool lk__shm_excused(const lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target);
+/* Whether the rank is in no operation of this group, but waits in one of another group, or has failed there: then a
+ * rank of that group, or one that is waited for by it in turn, is why it does not come. */
+bool lk__shm_elsewhere(const lk__shm *s, int rank);
+/* The same of all missing ranks. */
+bool lk__shm_all_elsewhere(const lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target);
 /* Report and raise a failure. word: what is waited for in each rank slot; NULL: only `peer` is waited for. */
 lk_status lk__shm_mismatch(lk__shm *s, int peer);
 lk_status lk__shm_crossed(lk__shm *s, const lk__comm_call *transfer);

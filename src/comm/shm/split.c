@@ -51,6 +51,7 @@ static int prepare_block(const lk__shm *parent, const lk_comm *c, const int *ran
         lk__shm_rank_slot       *to = &layout.rank_slots[i];
         to->pid = from->pid;
         to->started = from->started;
+        to->home = from->home;
         memcpy(to->host, from->host, sizeof to->host);
     }
     return block;
@@ -91,6 +92,7 @@ lk_status lk__shm_split_as(lk_comm *parent, lk_comm *c, const int *ranks, uint32
         atomic_fetch_sub(&header_of(m)->blocks[block].users, 1);
         return status;
     }
+    ((lk__shm *)c->state)->home = ((lk__shm *)parent->state)->home;
     atomic_fetch_add(&m->users, 1);
     if (c->rank > 0)
         (void)lk__rendezvous_commit(c->context, block_at(m, block), lk__shm_bytes(c->size)); /* its page tables */

@@ -69,6 +69,7 @@ void lk__shm_view(void *state, int rank, lk__comm_rank_view *v)
     v->pid = rank_slot->pid;
     v->dead = lk__shm_dead(rank_slot, &v->stopped);
     v->gone = atomic_load(&rank_slot->gone);
+    v->elsewhere = rank != s->rank && lk__shm_elsewhere(s, rank);
     snprintf(v->host, sizeof v->host, "%.*s", LK__HOST_NAME - 1, rank_slot->host);
     if (atomic_load(&rank_slot->busy))
         snprintf(v->busy, sizeof v->busy, "%.*s", (int)sizeof rank_slot->busy_with - 1, rank_slot->busy_with);
@@ -105,6 +106,31 @@ bool lk__shm_excused(const lk__shm *s, int peer, _Atomic uint32_t *word, uint32_
             any = true;
         else if (is_missing(i, peer, word, target) && atomic_load(&rank_slot->entered) == atomic_load(&rank_slot->left))
             return false;
+    }
+    return any;
+}
+
+/* Its slot in the group that was created, whose parts lie as in any group. */
+static lk__shm_rank_slot *home_of(const lk__shm *s, int rank)
+{
+    return s->home + (s->rank_slots[rank].home - s->me->home);
+}
+
+bool lk__shm_elsewhere(const lk__shm *s, int rank)
+{
+    const lk__shm_rank_slot *rank_slot = &s->rank_slots[rank];
+    bool                     stopped;
+    return atomic_load(&rank_slot->entered) == atomic_load(&rank_slot->left) &&
+           atomic_load(&home_of(s, rank)->waiting) > 0 && !lk__shm_dead(rank_slot, &stopped) && !stopped;
+}
+
+bool lk__shm_all_elsewhere(const lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target)
+{
+    bool any = false;
+    for (int i = 0; i < s->size; i++) {
+        if (i == s->rank || !is_missing(i, peer, word, target)) continue;
+        if (!lk__shm_elsewhere(s, i)) return false;
+        any = true;
     }
     return any;
 }

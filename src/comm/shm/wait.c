@@ -56,7 +56,10 @@ static lk_status check_group(lk__shm *s, int peer, _Atomic uint32_t *word, uint3
         p->reported = true;
         lk__shm_stalled(s, peer, word, target, now - p->since);
     }
-    return waited * 1000 >= (double)s->comm->timeout_ms ? lk__shm_late(s, peer, word, target, waited) : LK_OK;
+    int64_t deadline = s->comm->timeout_ms;
+    if (waited * 1000 < (double)deadline) return LK_OK;
+    if (lk__shm_all_elsewhere(s, peer, word, target)) deadline += lk__verdict_put_off_ms(s->comm);
+    return waited * 1000 >= (double)deadline ? lk__shm_late(s, peer, word, target, waited) : LK_OK;
 }
 
 /* each: whether every rank has such a word in its slot, and has to reach the target. */
@@ -65,19 +68,23 @@ static lk_status sleep_until(lk__shm *s, int peer, _Atomic uint32_t *word, uint3
     double             now = lk__now();
     lk__shm_wait_state p = {.since = now, .begun = now, .checked = now, .checked_all = now};
     lk__shm_rank_slot *rank_slot = &s->rank_slots[peer];
+    lk_status          status = LK_OK;
     s->slow = true;
-    for (lk_status status = LK_OK;;) {
+    lk__shm_wait_begin(s);
+    while (status >= 0) {
         atomic_fetch_add(&rank_slot->sleepers, 1);
         atomic_store(&s->sleeping_on, word);
         uint32_t value = atomic_load(word);
         if (!reached(word, target) && !atomic_load(&s->comm->closing)) lk__futex_wait(word, value, SLICE_MS);
         atomic_store(&s->sleeping_on, NULL);
         atomic_fetch_sub(&rank_slot->sleepers, 1);
-        if (reached(word, target)) return LK_OK;
-        if ((status = check_group(s, peer, each ? word : NULL, target, &p)) >= 0) continue;
-        /* A rank that fails later than this call, which it has completed, must not fail it here. */
-        return reached(word, target) ? LK_OK : status;
+        if (reached(word, target)) break;
+        status = check_group(s, peer, each ? word : NULL, target, &p);
     }
+    /* A rank that fails later than this call, which it has completed, must not fail it here. */
+    if (reached(word, target)) status = LK_OK;
+    lk__shm_wait_end(s, status);
+    return status;
 }
 
 lk_status lk__shm_wait(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target)
@@ -125,9 +132,12 @@ lk_status lk__shm_sleep(lk__shm *s, int peer, uint32_t seen, lk__shm_wait_state 
         return LK_OK;
     }
     if (p->begun == 0) p->since = p->begun = p->checked = p->checked_all = lk__now();
+    lk_status status = LK_OK;
+    lk__shm_wait_begin(s);
     atomic_fetch_add(&s->me->waiters, 1);
     if (atomic_load(doorbell) == seen && !atomic_load(&s->comm->closing)) lk__futex_wait(doorbell, seen, SLICE_MS);
     atomic_fetch_sub(&s->me->waiters, 1);
-    if (atomic_load(doorbell) != seen) return LK_OK;
-    return check_group(s, peer, NULL, 0, p);
+    if (atomic_load(doorbell) == seen) status = check_group(s, peer, NULL, 0, p);
+    lk__shm_wait_end(s, status);
+    return status;
 }
