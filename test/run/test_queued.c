@@ -3,38 +3,14 @@
  * no transport queues.
  *
  * ctest: timeout 300, ranks 4 */
-#include "parallel.h"
+#include "queued_training.h"
 #include "queueing.h"
 #include "run/program.h"
 
-static job job_of(int world)
-{
-    return (job){.model = "mlp",
-                 .backend = "shm",
-                 .real = LK_F32,
-                 .side = 8,
-                 .steps = 5,
-                 .batch = 12,
-                 .odd = 5,
-                 .world = world,
-                 .micro_batches = 1,
-                 .bucket_bytes = 8192,
-                 .optimizer = LK_ADAM};
-}
+enum { STEPS = 5 };
+static job job_of(int world) { return make_job("shm", STEPS, world); }
 
 static void use_queueing(lk_comm *comm) { queueing_begin(comm); }
-
-/* Ranks along tensor, where there is one, have the same samples. */
-static double train_step(rank_program *p, const job *j, int rank, int step)
-{
-    int     together = j->mesh ? 2 : 1, parts = j->world / together, part = rank / together;
-    int64_t total = total_of(j, step), first = total * part / parts, count = total * (part + 1) / parts - first;
-    fill_rows(p->images, j->real, p->labels, j->side, first, count, step);
-    lk_step s = {.step = step, .count = count, .total = total, .rate = 1e-3};
-    REQUIRE(lk_program_train(p->rig.program, &s) == LK_OK, "rank %d, step %d: %s", rank, step,
-            lk_context_error(p->rig.context));
-    return rig_metrics(&p->rig).loss;
-}
 
 /* Trains, and checks what was planned and queued. */
 static int train(int rank, void *user)
@@ -45,13 +21,9 @@ static int train(int rank, void *user)
     check_planned_memory(&p, j);
     CHECK(p.rig.program->group.queued == !!j->use_group && p.rig.program->group.staged == !j->use_group);
     CHECK(p.rig.plan->buckets_count > 1);
-    for (int step = 1; step <= j->steps; step++) {
-        double loss = train_step(&p, j, rank, step);
-        if (rank == 0) j->out->losses[step - 1] = loss;
-    }
+    train_steps(&p, j, rank);
     CHECK(!j->use_group || (queueing.queued > 0 && queueing.ran >= queueing.queued), "%d queued, %d ran",
           queueing.queued, queueing.ran);
-    j->out->hashes[rank] = lk_store_hash(p.rig.store);
     dismiss_rank(&p);
     return check_result();
 }
@@ -70,36 +42,22 @@ static void compare_with_copies(job j)
     report *staged = new_report(), *queued = new_report();
     train_ranks(&j, staged, NULL);
     train_ranks(&j, queued, use_queueing);
-    for (int i = 0; i < j.steps; i++)
-        CHECK(staged->losses[i] == queued->losses[i] && staged->losses[i] > 0, "step %d: %.17g, %.17g", i + 1,
-              staged->losses[i], queued->losses[i]);
-    for (int i = 0; i < j.world; i++)
-        CHECK(staged->hashes[i] == queued->hashes[i] && staged->hashes[i] != 0, "rank %d", i);
+    compare_reports(&j, staged, queued);
     free_report(staged);
     free_report(queued);
 }
 
 static void training_gives_the_bits_of_copies_through_the_host(void)
 {
-    compare_with_copies(job_of(2));
-    compare_with_copies(job_of(3));
+    compare_plain_steps(compare_with_copies, "shm", STEPS);
 }
 
 static void micro_batches_clipping_and_narrow_gradients(void)
 {
-    job j = job_of(2);
-    j.micro_batches = 3;
-    j.clip = 0.5;
-    j.gradient_dtype = LK_BF16;
-    compare_with_copies(j);
+    compare_narrow_gradients(compare_with_copies, "shm", STEPS);
 }
 
-static void values_along_the_axis_tensor(void)
-{
-    job j = job_of(4);
-    j.mesh = "data=2,tensor=2";
-    compare_with_copies(j);
-}
+static void values_along_the_axis_tensor(void) { compare_along_tensor(compare_with_copies, "shm", STEPS); }
 
 /* ---- whole steps ---- */
 
@@ -181,8 +139,7 @@ static void steps_are_queued_ahead(void)
     j.out = ahead;
     j.use_group = use_queueing;
     CHECK(lk_spawn(j.world, train_ahead, &j, &result) == LK_OK, "%s", result.text);
-    for (int i = 0; i < j.steps; i++) CHECK(waited->losses[i] == ahead->losses[i], "step %d", i + 1);
-    for (int i = 0; i < j.world; i++) CHECK(waited->hashes[i] == ahead->hashes[i] && ahead->hashes[i], "rank %d", i);
+    compare_reports(&j, waited, ahead);
     free_report(waited);
     free_report(ahead);
 }
