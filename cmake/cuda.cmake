@@ -162,10 +162,13 @@ if(LK_CUDA_EMULATED)
     # compile than most kernels.
     set_target_properties(${target} PROPERTIES CXX_STANDARD 14 CXX_STANDARD_REQUIRED ON)
     target_compile_definitions(${target} PRIVATE LK_CUDA_EMULATED)
-    target_compile_options(${target} PRIVATE -Og -w -fno-strict-aliasing -fdata-sections -fvisibility=hidden)
+    # At -O1 kernels compile 1.5 times as long as at -Og and run twice as fast; switching between threads is compiled
+    # fully.
+    target_compile_options(${target} PRIVATE -O1 -w -fno-strict-aliasing -fdata-sections -fvisibility=hidden)
     target_include_directories(${target} BEFORE PRIVATE test/cuda_emulated)
     target_include_directories(${target} PRIVATE include src)
   endforeach()
+  target_compile_options(cuda_emulated_runtime PRIVATE -O2)
   foreach(target cuda_emulated cuda_emulation)
     target_link_options(${target} PRIVATE ${emulated_shared})
     target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})

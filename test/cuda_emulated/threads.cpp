@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <unordered_map>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define ADDRESS_SANITIZER 1
@@ -42,8 +43,10 @@ enum {
     SPREAD = 32 << 10,
     SHARED = 256 << 10, /* dynamic shared memory, at most: more than any GPU has */
     POISONED_ALWAYS =
-        16 << 10, /* bytes of all kernels' variables; where there are more, only the first blocks find them filled */
+        16 << 10, /* bytes of all kernels' variables; poison_shared says what happens where there are more */
     POISONED_BLOCKS = 2,
+    POISONED_RUNS = 4,
+    POISONED_EVERY = 32,
 };
 
 struct fiber {
@@ -54,6 +57,8 @@ struct fiber {
     fiber *next;   /* in the list that it is in */
     void  *sanitizer;
 };
+
+typedef void (*kernel_function)(const void *call);
 
 enum place { NOT_STARTED, RUNS, AT_BLOCK, AT_WARP, ENDED };
 
@@ -68,13 +73,13 @@ struct thread {
 };
 
 struct block_state {
-    const char *name;
-    void (*run)(const void *call);
-    const void *call;
-    int         threads, started, live, at_block, sum;
-    bool        downwards, waited;
-    unsigned    live_lanes[WARPS], at_warp[WARPS]; /* bit per lane */
-    fiber      *ready, **ready_end;
+    const char     *name;
+    kernel_function run;
+    const void     *call;
+    int             threads, started, live, at_block, sum;
+    bool            downwards, waited;
+    unsigned        live_lanes[WARPS], at_warp[WARPS]; /* bit per lane */
+    fiber          *ready, **ready_end;
 } b;
 
 thread   threads[THREADS];
@@ -355,12 +360,20 @@ __attribute__((no_sanitize("address"))) void poison_variables(size_t bytes)
 #endif
 }
 
-void poison_shared(uint64_t number)
+/* How often each kernel has run. */
+std::unordered_map<kernel_function, uint64_t> runs;
+
+/* Before block `number` of `blocks`. All kernels' variables may be megabytes, which take longer to fill than most
+ * blocks to run: these are filled before the first blocks and the last one, in a kernel's first runs and some of the
+ * later ones. */
+void poison_shared(uint64_t number, uint64_t blocks, uint64_t run)
 {
     size_t variables = lk__emulated_shared_begin ? (size_t)(lk__emulated_shared_end - lk__emulated_shared_begin) : 0;
+    bool   middle = number >= POISONED_BLOCKS && number + 1 < blocks;
     if (number && !b.waited) return; /* without a barrier, no thread can read what another stored */
     memset(shared_memory, 0xff, shared_bytes);
-    if (variables <= POISONED_ALWAYS || number < POISONED_BLOCKS) poison_variables(variables);
+    if (variables > POISONED_ALWAYS && (middle || (run >= POISONED_RUNS && run % POISONED_EVERY))) return;
+    poison_variables(variables);
 }
 
 void run_block(void)
@@ -442,12 +455,13 @@ void lk__emulated_run(const char *name, dim3 grid, dim3 block, size_t shared, vo
     b.threads = (int)(block.x * block.y * block.z);
     b.downwards = directions & 1;
     b.waited = false;
+    uint64_t before = runs[run]++;
     blockDim = block;
     gridDim = grid;
     for (; number < blocks; number++) {
         uint64_t i = directions & 2 ? blocks - 1 - number : number;
         blockIdx = {(unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y), (unsigned)(i / grid.x / grid.y)};
-        poison_shared(number);
+        poison_shared(number, blocks, before);
         run_block();
     }
     b.name = NULL;
