@@ -21,22 +21,28 @@ pip() {
 pip_failed() { tail -3 "$work/pip.log" >&2; skip "$*"; }
 
 # Without its dependencies, several gigabytes of libraries for GPUs, and so one that was built without them: on arm64
-# those up to 2.8, elsewhere where pip's configuration names wheels for CPUs.
-install_torch() {
-    local torch=torch
-    case $(uname -m) in aarch64 | arm64) torch='torch<2.9' ;; esac
-    pip 240 --no-deps "$torch" && "$python" -c 'import torch' 2>> "$work/pip.log"
+# those up to 2.8, elsewhere where pip's configuration names wheels for CPUs, which is found out before anything large
+# is downloaded.
+torch=torch
+case $(uname -m) in aarch64 | arm64) torch='torch<2.9' ;; esac
+finds_torch() {
+    [ "$torch" = torch ] || return 0
+    pip 60 --dry-run --no-deps --ignore-installed --report "$work/torch.json" torch &&
+        grep -q '"version": *"[^"]*+cpu' "$work/torch.json"
 }
+install_torch() { pip 240 --no-deps "$torch" && "$python" -c 'import torch' 2>> "$work/pip.log"; }
+no_torch="no torch for CPUs could be installed; name its wheels in PIP_EXTRA_INDEX_URL, \
+or a Python that has torch and transformers in LOCKSTEP_TEST_PYTHON"
 
 install_packages() {
     rm -rf "$cache/new" "$cache/python"
     python3 -m venv "$cache/new" > "$work/pip.log" 2>&1 || pip_failed "python3 cannot make a virtual environment"
     python=$cache/new/bin/python
     pip 40 typing-extensions || pip_failed "Python packages are not reachable"
+    finds_torch || pip_failed "$no_torch"
     pip 120 numpy filelock fsspec jinja2 networkx setuptools sympy safetensors tokenizers transformers ||
         pip_failed "transformers could not be installed"
-    install_torch || pip_failed "no torch for CPUs could be installed; name its wheels in PIP_EXTRA_INDEX_URL," \
-        "or a Python that has torch and transformers in LOCKSTEP_TEST_PYTHON"
+    install_torch || pip_failed "$no_torch"
     # Version 4 and what it needs in older versions, in a folder of their own; without it the other checks are still
     # made.
     pip 120 --no-deps --target "$cache/new/version4" 'transformers<5' 'huggingface-hub<1' 'tokenizers<0.23' &&
