@@ -68,7 +68,6 @@ static void make(const rank_test *r, net *n, const void *of, const char *axes)
     config.parallel.pipeline_schedule = s->schedule;
     config.parallel.leaves = axes || s->layout ? s->leaves : 0;
     config.parallel.reproducible_layout = s->layout;
-    config.parallel.pipeline_schedule = s->schedule;
     config.no_sequence_parallel = s->whole_sequences;
     config.parallel.shard_stage = axes ? s->stage : 0;
     config.parallel.hosts = axes ? s->hosts : 0; /* as the plan has them: each rank is on this one */
