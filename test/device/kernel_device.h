@@ -10,6 +10,7 @@
 #ifndef KERNEL_DEVICE_H
 #define KERNEL_DEVICE_H
 
+#include "check.h"
 #include "device/device.h"
 
 #include <dlfcn.h>
@@ -24,8 +25,10 @@ static lk__device        *kernel_device; /* NULL: the kernels of the CPU's table
 static lk__device_stream *kernel_stream;
 static bool               kernel_ran[LK_DTYPE_COUNT][LK__OP_COUNT];
 
-/* How often to repeat what is drawn: a fraction where the device is slow: emulated, or under a checking tool. */
-static inline int repetitions(int usual) { return getenv("LK_TEST_SLOW") ? usual / 12 : usual; }
+/* Emulated, under a checking tool, or with sanitizers. */
+static inline bool is_slow(void) { return SANITIZED || getenv("LK_TEST_SLOW"); }
+/* How often to repeat what is drawn: a fraction where the device is slow. */
+static inline int repetitions(int usual) { return is_slow() ? usual / 12 : usual; }
 
 static inline void require_device(lk_status status, const char *what)
 {

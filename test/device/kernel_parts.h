@@ -445,7 +445,7 @@ static inline bool check_parts(parts_case *k, char text[PARTS_TEXT])
     static unsigned char seen[LK__OP_COUNT][LK_DTYPE_COUNT][PARTS_KINDS];
     if ((k->real == LK_BF16 && kernel_device) || is_cut_by_repetitions(k)) return true;
     unsigned char *times = &seen[k->op][k->real][kind_of_case(k)];
-    bool           slow = getenv("LK_TEST_SLOW") != NULL; /* emulated, or under a checking tool */
+    bool           slow = is_slow();
     int64_t        elements = slow ? PARTS_ELEMENTS / 8 : PARTS_ELEMENTS;
     if (!parts_of_all && (*times == (slow ? 1 : PARTS_CASES) || elements_of_case(k) > elements)) return true;
     if (!parts_of_all) (*times)++;

@@ -378,7 +378,7 @@ int main(void)
         RUN(convolutions_of_chosen_shapes);
         RUN(convolutions_of_drawn_shapes);
     }
-    for (int pass = 0; pass < 2 && !getenv("LK_TEST_SLOW") && !kernel_device; pass++) {
+    for (int pass = 0; pass < (SANITIZED ? 1 : 2) && !getenv("LK_TEST_SLOW") && !kernel_device; pass++) {
         narrow = pass == 1;
         RUN(parts_are_computed_as_the_whole_is);
     }
