@@ -32,6 +32,13 @@ static const setting settings[] = {
     {0, 5, 5, 2, 2, 4, .causal = false},
 };
 
+/* What a GPU's library may compute, whole tiles and others: for devices that are fast enough. */
+static const setting long_settings[] = {
+    {2, 128, 0, 4, 2, 64, .causal = true}, {1, 256, 128, 2, 2, 64, .causal = false},
+    {2, 200, 0, 4, 2, 64, .causal = true}, {1, 193, 321, 2, 2, 128, .causal = false},
+    {3, 65, 0, 2, 1, 40, .causal = true},  {1, 500, 0, 2, 2, 64, .causal = true},
+};
+
 /* A GPU multiplies probabilities, and gradients of scores, as bf16 where elements are: each is rounded once more,
  * by 2^-9 at most, and results in which terms cancel show more of it. */
 static double allow_rounding(double tolerance)
@@ -196,14 +203,39 @@ static void add_term(gradient *to, int64_t at, double x, double error, double fa
     to->bound[at] += term_error(fabs(x), error, factor, count);
 }
 
+/* cuDNN rounds the gradients of keys and values of each head before it adds those of the heads that share them; it
+ * computes whole tiles of such heads. */
+static bool rounds_heads(const setting *s, const operands *o)
+{
+    return kernel_device && t.real == LK_BF16 && s->heads > s->kv_heads && s->tokens % 128 == 0 && o->s % 128 == 0;
+}
+
+/* The rounding of one head's gradients of keys or values (at `from` within a row) in a sample; before: without them. */
+static void add_head_rounding(const setting *s, const operands *o, gradient *to, const double *before, int64_t sample,
+                              int64_t from)
+{
+    for (int64_t j = sample * o->s; j < (sample + 1) * o->s; j++)
+        for (int64_t e = j * o->k_row + from; e < j * o->k_row + from + s->kv_heads * s->width; e++)
+            to->bound[e] += fabs(to->value[e] - before[e]) * 0x1p-9;
+}
+
+static double *copy_of(const double *x, int64_t count)
+{
+    double *copy = zeros(count + 1);
+    memcpy(copy, x, (size_t)count * sizeof *x);
+    return copy;
+}
+
 /* What the softmax subtracts is dy · y, with y as the kernel gets it, rounded. */
 static void naive_backward(const setting *s, const operands *o, const double *dy, const double *y, gradient *dq,
                            gradient *dk, gradient *dv)
 {
     double *p = zeros(o->s + 1), *error = zeros(o->s + 1);
     int64_t each = s->heads / s->kv_heads;
+    int64_t count = s->batch * o->s * o->k_row;
     for (int64_t b = 0; b < s->batch; b++)
-        for (int64_t h = 0; h < s->heads; h++)
+        for (int64_t h = 0; h < s->heads; h++) {
+            double *keys = copy_of(dk->value, count), *values = copy_of(dv->value, count);
             for (int64_t i = 0; i < s->tokens; i++) {
                 int64_t       qa = (b * s->tokens + i) * o->q_row + o->q_at + h * s->width;
                 const double *d = dy + ((b * s->tokens + i) * s->heads + h) * s->width;
@@ -229,6 +261,12 @@ static void naive_backward(const setting *s, const operands *o, const double *dy
                     }
                 }
             }
+            if (rounds_heads(s, o)) {
+                add_head_rounding(s, o, dk, keys, b, o->k_at);
+                add_head_rounding(s, o, dv, values, b, o->v_at);
+            }
+            free(keys), free(values);
+        }
     free(p), free(error);
 }
 
@@ -422,15 +460,19 @@ static setting draw_setting(void)
     return s;
 }
 
+static void all_directions(const setting *s)
+{
+    forward_case(s, true);
+    forward_case(s, false);
+    backward_case(s);
+}
+
 static void all_cases(void)
 {
     enum { DRAWN = 12 };
     swiglu_gates();
-    for (size_t i = 0; i < COUNT(settings); i++) {
-        forward_case(&settings[i], true);
-        forward_case(&settings[i], false);
-        backward_case(&settings[i]);
-    }
+    for (size_t i = 0; i < COUNT(settings); i++) all_directions(&settings[i]);
+    for (size_t i = 0; i < COUNT(long_settings) && kernel_device && !is_slow(); i++) all_directions(&long_settings[i]);
     for (int i = 0; i < DRAWN && multiplies_bf16(); i++) { /* each element has a bound */
         setting s = draw_setting();
         forward_case(&s, true);

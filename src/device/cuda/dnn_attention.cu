@@ -46,6 +46,15 @@ typedef struct pointers {
     void *lse;
 } pointers;
 
+static bool has_whole_tiles(const shapes *x) { return x->t % 128 == 0 && x->s % 128 == 0; }
+/* Others than whole tiles, from 64 on: with versions with which they were tested (find_plan). Where heads share keys,
+ * cuDNN rounds the gradients of each before it adds them, which our own kernels do not. */
+static bool has_known_lengths(const shapes *x)
+{
+    return has_whole_tiles(x) || (x->t >= 64 && x->s >= 64 && !(x->gradient && x->heads != x->groups));
+}
+enum { VERSION_OF_ANY_LENGTH = 91400 };
+
 /* Whether cuDNN may compute it. Keys that a query does not see by other rules than causal, dropout (whose numbers are
  * ours) and odd widths are left to our own kernels. */
 static bool describe_call(const lk__kernel_call *call, bool gradient, shapes *x)
@@ -71,7 +80,7 @@ static bool describe_call(const lk__kernel_call *call, bool gradient, shapes *x)
     if (gradient && !(call->out[0].data && (packed || (out_data<char>(call, 1) && out_data<char>(call, 2)))))
         return false;
     return q->dtype == LK_BF16 && x->d % 8 == 0 && x->d <= 128 && attrs->window == 0 && attrs->probability == 0 &&
-           x->t > 1 && x->t % 128 == 0 && x->s % 128 == 0;
+           x->t > 1 && has_known_lengths(x);
 }
 
 static pointers find_operands(const lk__kernel_call *call, const shapes *x)
@@ -285,7 +294,8 @@ static size_t sums_space(const shapes *x) { return (size_t)(x->b * x->heads * x-
 static size_t engine_space(const shapes *x)
 {
     if (!x->gradient) return (size_t)1 << 20;
-    size_t scores = (size_t)(x->b * x->heads * x->t * x->s) * 2, heads = (size_t)(x->b * x->heads * x->s * x->d) * 2;
+    size_t t = lk__round_up((size_t)x->t, 128), s = lk__round_up((size_t)x->s, 128); /* whole tiles */
+    size_t scores = (size_t)(x->b * x->heads) * t * s * 2, heads = (size_t)(x->b * x->heads * x->s * x->d) * 2;
     if (x->atomics) scores = sums_space(x);
     return scores + (x->heads == x->groups ? 0 : 2 * heads) + ((size_t)1 << 20);
 }
@@ -305,7 +315,7 @@ static lk__dnn_entry *find_plan(const lk__kernel_call *call, const shapes *x)
         shapes x;
     } key;
     lk__cuda_dnn *dnn = lk__cuda_plain() ? NULL : lk__cuda_dnn_of(cuda_device(call));
-    if (!dnn) return NULL;
+    if (!dnn || (!has_whole_tiles(x) && lk__dnn_version(dnn) < VERSION_OF_ANY_LENGTH)) return NULL;
     memcpy(key.kind, kind, sizeof kind);
     key.x = *x;
     lk__dnn_entry *entry = lk__dnn_find(dnn, &key, sizeof key);
