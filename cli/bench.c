@@ -278,11 +278,11 @@ static bool has_row(const option *rows, const char *name)
 static bool uses_option(int benchmark, const char *name)
 {
     static const option      of_comm[] = {COMM_OPTIONS, OPTIONS_END}, of_generate[] = {GENERATE_OPTIONS, OPTIONS_END};
-    static const char *const of_all[] = {"json", "config", "overcommit", NULL}, *const of_ranks[] = {"ranks", "backend",
-                                                                                                     NULL};
-    static const char *const shared[] = {
-        "model",  "layers", "heads", "kv-heads", "width",   "context", "vocabulary", "rope-theta",
-        "untied", "hidden", "dtype", "batch",    "threads", "device",  "seed",       DEVICE_OPTION_NAMES NULL};
+    static const char *const of_all[] = {"json", "config", "overcommit", "device", DEVICE_OPTION_NAMES NULL},
+                             *const of_ranks[] = {"ranks", "backend", NULL};
+    static const char *const        shared[] = {"model",   "layers",     "heads",      "kv-heads", "width",
+                                                "context", "vocabulary", "rope-theta", "untied",   "hidden",
+                                                "dtype",   "batch",      "threads",    "seed",     NULL};
     if (has_name(of_all, name)) return true;
     if (has_name(of_ranks, name)) return benchmark != GENERATE;
     if (has_row(of_comm, name)) return benchmark == COMM;
@@ -392,7 +392,9 @@ const command command_bench = {
     "`lockstep bench comm` starts ranks on this host, or is one of those that mpirun, srun or `lockstep run` started, "
     "and prints, for each size, the median time of a collective, its bandwidth, the memory bandwidth of the same "
     "processes, and the limit that it sets: bytes / the time in which they move what the collective needs at least "
-    "between buffers that all of them map (all_reduce of S bytes on N ranks: NS bytes read and NS written).\n\n"
+    "between buffers that all of them map (all_reduce of S bytes on N ranks: NS bytes read and NS written). If "
+    "--device names a GPU, it measures the collectives that the ranks' GPUs run by themselves, and prints the table of "
+    "nccl-tests.\n\n"
     "`lockstep bench generate` generates text with initial weights of a transformer and prints tokens per second, and "
     "how much "
     "of the memory's bandwidth reading the weights takes.\n\n"

@@ -3,8 +3,10 @@
 #define _GNU_SOURCE
 #include "bench_comm.h"
 
+#include "bench_device.h"
 #include "clock.h"
 #include "comm_limit.h"
+#include "device.h"
 #include "environment.h"
 #include "json.h"
 #include "times.h"
@@ -28,6 +30,7 @@ typedef struct failure {
 
 typedef struct bench {
     const options *given;
+    const char    *device; /* without one, the processor: the host's memory is measured */
     size_t         sizes[SIZES];
     int            size_count;
     const char    *op;
@@ -79,14 +82,6 @@ static lk_status run_collective(bench *b, char *buffer, char *second, size_t byt
     char                *send = c->receives_parts && !c->sends_parts ? part : buffer;
     char                *recv = second ? second : c->sends_parts ? part : buffer;
     return lk_comm_run(b->comm, b->op, send, recv, has_parts(c) ? each : count, LK_F32, LK_SUM, 0, NULL);
-}
-
-/* Bytes on the bus per byte of the buffer, as in nccl-tests, which makes different numbers of ranks comparable. */
-static double bus_factor(const lk_collective *c, int ranks)
-{
-    double share = (ranks - 1.0) / ranks;
-    if (has_parts(c)) return share;
-    return c->root_sends || c->root_receives ? 1 : 2 * share;
 }
 
 /* A rank's own memory with all ranks active at once. */
@@ -163,7 +158,7 @@ static lk_status measure_collective(bench *b, result *r)
 
 static void print_result(const bench *b, const result *r)
 {
-    double rate = (double)r->bytes / r->seconds, bus = rate * bus_factor(&b->collective, lk_comm_size(b->comm));
+    double rate = (double)r->bytes / r->seconds, bus = rate * bench_bus_factor(&b->collective, lk_comm_size(b->comm));
     if (!b->json) {
         printf("%11zu %12.2f %12.2f %9.2f %9.2f  %-9s %9.2f %9.2f\n", r->bytes, r->seconds * 1e6, r->best * 1e6,
                rate / 1e9, bus / 1e9, r->symmetric ? "symmetric" : "ordinary", r->memcpy_rate / 1e9, r->limit / 1e9);
@@ -187,10 +182,23 @@ static void print_result(const bench *b, const result *r)
     json_line(&j);
 }
 
+/* Collectives that the ranks' GPUs run by themselves. */
+static lk_status measure_device(const bench *b)
+{
+    bench_device device = {
+        .comm = b->comm, .collective = &b->collective, .memory = options_text(b->given, "memory"), .json = b->json};
+    lk_status status = LK_OK;
+    for (int i = 0; i < b->size_count && status >= 0; i++) status = bench_device_measure(&device, b->sizes[i] / 4 * 4);
+    return status;
+}
+
 static lk_status measure_all(bench *b)
 {
     const char *memory = options_text(b->given, "memory");
     lk_status   status = LK_OK;
+    if (b->rank == 0 && !b->json)
+        printf("%11s %12s %12s %9s %9s  %-9s %9s %9s\n", "bytes", "time us", "best us", "algbw", "busbw", "memory",
+               "memcpy", "limit");
     for (int i = 0; i < b->size_count && status >= 0; i++) {
         result r = {.bytes = b->sizes[i] / 4 * 4};
         if (r.bytes == 0) r.bytes = 4;
@@ -227,8 +235,19 @@ static void pin_rank(int rank, int ranks)
     (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
-static void print_legend(const lk_collective *collective)
+static bool is_on_host(const bench *b)
 {
+    lk_device d = LK_DEVICE_INIT;
+    return !device_find(b->device, &d) || d.on_host;
+}
+
+static void print_legend(const bench *b)
+{
+    const lk_collective *collective = &b->collective;
+    if (!is_on_host(b)) {
+        bench_device_legend();
+        return;
+    }
     printf("\nGB/s. algbw: bytes / time (the median of rank 0's calls); busbw: bytes on the bus / time, as in "
            "nccl-tests;\n"
            "memcpy: the ranks' own memory bandwidth for as many bytes. limit: bytes / the time in which the same "
@@ -270,6 +289,7 @@ static int rank_main(int rank, void *user)
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     lk_comm_config    comm = LK_COMM_CONFIG_INIT;
     config.threads = 1;
+    config.device = b->device;
     config.overcommit = options_flag(b->given, "overcommit");
     const char *backend = options_text(b->given, "backend");
     comm.backend = strcmp(backend, "auto") == 0 ? NULL : backend;
@@ -280,15 +300,12 @@ static int rank_main(int rank, void *user)
     double joined = now() - start;
     b->rank = status >= 0 ? lk_comm_rank(b->comm) : rank;
     if (status >= 0) status = lk_comm_check_memory(b->comm, most_bytes(b));
-    if (status >= 0 && b->rank == 0 && !b->json) {
+    if (status >= 0 && b->rank == 0 && !b->json)
         printf("%s, %d ranks, %s; joined in %.1f ms\n\n", b->op, lk_comm_size(b->comm), lk_comm_backend(b->comm),
                joined * 1e3);
-        printf("%11s %12s %12s %9s %9s  %-9s %9s %9s\n", "bytes", "time us", "best us", "algbw", "busbw", "memory",
-               "memcpy", "limit");
-    }
-    if (status >= 0) status = measure_all(b);
+    if (status >= 0) status = is_on_host(b) ? measure_all(b) : measure_device(b);
     int code = status < 0 ? report_failure(b, status) : 0;
-    if (status >= 0 && rank < 0 && b->rank == 0 && !b->json) print_legend(&b->collective);
+    if (status >= 0 && rank < 0 && b->rank == 0 && !b->json) print_legend(b);
     lk_comm_free(b->comm);
     lk_context_free(b->context);
     return code;
@@ -305,7 +322,7 @@ static int start_ranks(bench *b)
     b->failure = f;
     lk_status status = lk_spawn(parse_ranks(b->given), rank_main, b, &result);
     bool      mistake = status < 0 && f->code == EXIT_USER_ERROR;
-    if (status >= 0 && !b->json) print_legend(&b->collective);
+    if (status >= 0 && !b->json) print_legend(b);
     if (status < 0 && !atomic_load(&f->taken))
         print_error("bench", "%s", result.text);
     else if (status < 0 && mistake) /* all ranks have the same options */
@@ -347,5 +364,8 @@ int bench_comm(const options *given)
         print_error("bench", "--ranks '%s': expected a number from 1 to 256", options_text(given, "ranks"));
         return EXIT_USER_ERROR;
     }
+    int code = device_choose("bench", given, &b.device);
+    if (code != 0) return code;
+    if (!device_is_named(given)) b.device = device_of_host();
     return environment_rank() >= 0 ? rank_main(-1, &b) : start_ranks(&b);
 }

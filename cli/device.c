@@ -83,6 +83,20 @@ int device_choose(const char *command, const options *given, const char **device
     return 0;
 }
 
+bool device_is_named(const options *given)
+{
+    const char *variable = lk_environment_get(NULL, "LOCKSTEP_DEVICE");
+    return options_text(given, "device") || (variable && *variable);
+}
+
+const char *device_of_host(void)
+{
+    lk_device d = LK_DEVICE_INIT;
+    for (int i = 0; lk_device_at(i, &d) == LK_OK; i++)
+        if (d.on_host && d.help) return d.name;
+    return NULL;
+}
+
 lk_data_place device_data_place(const options *given)
 {
     const char *where = options_text(given, "data-on-device");

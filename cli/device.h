@@ -32,6 +32,9 @@ bool device_find(const char *name, lk_device *device);
  * after a message. */
 int device_choose(const char *command, const options *given, const char **device);
 
+bool        device_is_named(const options *given); /* by the option or in the environment */
+const char *device_of_host(void);                  /* the name of the host's processor as a device */
+
 lk_data_place device_data_place(const options *given); /* of DATA_ON_DEVICE_OPTION */
 
 #endif

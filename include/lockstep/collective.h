@@ -27,5 +27,23 @@ LK_API lk_status lk_comm_run_at(lk_site site, lk_comm *comm, const char *name, c
                                 size_t count, lk_dtype type, lk_reduce_op op, int root, lk_work **work);
 #define lk_comm_run(...) lk_comm_run_at(LK_HERE, __VA_ARGS__)
 
+/* The speed of a collective that the ranks' GPUs run by themselves, as in a training step: its calls are queued, and
+ * recorded in a graph. Elements are f32, reductions sum, and rank 0 is the root. */
+typedef struct lk_collective_time {
+    size_t  size LK_ZERO;      /* sizeof this struct; set by LK_COLLECTIVE_TIME_INIT */
+    size_t  bytes LK_ZERO;     /* of a buffer: what a gather receives, and a scatter sends */
+    int     symmetric LK_ZERO; /* 1: buffers in memory that all ranks map; 0: in each rank's own */
+    int     in_place LK_ZERO;
+    int     calls LK_ZERO;     /* result: of one graph */
+    double  seconds LK_ZERO;   /* result: of a call, the median of graphs */
+    double  best LK_ZERO;      /* result: of a call of the fastest graph */
+    int64_t wrong LK_ZERO;     /* result: elements that differ from those of lk_comm_run with the same input */
+} lk_collective_time;
+#define LK_COLLECTIVE_TIME_INIT {.size = sizeof(lk_collective_time)}
+
+/* Collective, with the same arguments on all ranks. LK_EUNSUPPORTED: the group queues no calls on the context's
+ * device. */
+LK_API lk_status lk_comm_time_queued(lk_comm *comm, const char *name, lk_collective_time *time);
+
 LK_END_DECLS
 #endif

@@ -101,3 +101,13 @@ expect_text 2 'device cuda: ' env LK_CUDA_EMULATED_FAIL=devices:0 "${train[@]}" 
 env LK_CUDA_EMULATED_FAIL=devices:0 "$LOCKSTEP" plan --model mlp --device cuda > out.txt 2> err.txt ||
     fail "plan without a GPU: $(cat err.txt)"
 expect_text 0 '' env LOCKSTEP_MODULES="$work" LOCKSTEP_DEVICE=auto "${train[@]}"
+
+# Collectives that the ranks' GPUs run by themselves, as nccl-tests prints them.
+LK_CUDA_EMULATED_GPUS=2 "$LOCKSTEP" bench comm --device cuda -n 2 --sizes 8,8K > out.txt 2> err.txt ||
+    fail "bench comm: $(cat err.txt)"
+grep -q '^ *size  *count  *type  *redop  *memory  *time  *algbw  *busbw  *#wrong' out.txt || fail "$(cat out.txt)"
+rows=$(awk '$3 == "float" && $5 == "symmetric" && $9 == 0 && $13 == 0 && $6 > 0' out.txt | wc -l)
+[ "$rows" = 2 ] || fail "$rows rows, not 2, of symmetric memory in $(cat out.txt)"
+expect_text 2 'all_reduce: the ranks exchange by backend shm, through the host'"'"'s memory' "$LOCKSTEP" bench comm \
+    --device cuda -n 2 --share-device --sizes 8 --backend shm
+[ "$(grep -c size out.txt)" = 0 ] || fail "a table without rows: $(cat out.txt)"
