@@ -4,7 +4,8 @@
  * memory, with a reason.
  *
  * With LK_TEST_GPU=1 on a real GPU, which the ranks share under MPS (test/device/peers.sh): the death of a rank then
- * ends the contexts of all.
+ * ends the contexts of all. With LK_TEST_GPU=turns without MPS, as compute-sanitizer needs it: the ranks' kernels take
+ * turns by time slices, so that a wait takes milliseconds, and less is tested.
  *
  * ctest: timeout 300, ranks 8 */
 #include "comm/abort.h"
@@ -13,6 +14,8 @@
 #include "comm/transports.h"
 #include "comm_ranks.h"
 
+#include <lockstep/collective.h>
+
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -20,7 +23,8 @@
 
 enum { COUNT = 1021, MOST_RANKS = 8, MOST_BYTES = COUNT * 8 * MOST_RANKS, LARGE = 300007 };
 
-static bool on_gpu; /* a real one, which all ranks share */
+static bool        on_gpu;       /* a real one, which all ranks share */
+static const char *mps_of_turns; /* without MPS: a folder that looks as its daemon's does; NULL: not so */
 
 /* ---- ranks as processes ---- */
 
@@ -77,7 +81,9 @@ static int run_rank(const p2p_job *job, int rank)
     context.log = append_log;
     context.log_user = &t;
     if (rank == job->odd && job->device) context.device = job->device;
+    if (mps_of_turns) setenv("CUDA_MPS_PIPE_DIRECTORY", mps_of_turns, 1);
     REQUIRE(lk_context_create(&context, &t.context) == LK_OK, "%s", lk_context_error(NULL));
+    if (mps_of_turns) unsetenv("CUDA_MPS_PIPE_DIRECTORY"); /* of the driver, which would look for the daemon */
     size_t before = lk_context_memory(t.context, LK_MEMORY_OTHER);
     config.rank = rank;
     config.world = job->size;
@@ -342,6 +348,80 @@ static void recorded_calls_run_with_every_run_of_the_graph(void)
     run_job((p2p_job){.size = 3, .function = run_recorded, .odd = -1}, -1);
 }
 
+/* Kernels wait for peers that come late by random times: the bits stay the same, those of shared memory. */
+enum { DELAYED_RUNS = 50, DELAYED_CALLS = 4 };
+static void delay_calls(p2p_test *t)
+{
+    static float  start[COUNT], made[COUNT], expected[COUNT];
+    unsigned      seed = 17u * (unsigned)t->rank + (unsigned)t->size;
+    char         *memory = allocate(t, 2 * sizeof start);
+    lk__comm_call call = {.kind = LK__ALL_REDUCE, .type = LK_F32, .count = COUNT, .site = LK_HERE};
+    fill(start, 17, t->rank, COUNT, LK_F32, LK_SUM);
+    memcpy(expected, start, sizeof start);
+    for (int i = 0; i < DELAYED_CALLS; i++)
+        REQUIRE(lk_comm_all_reduce(t->comm, expected, expected, COUNT, LK_F32, LK_SUM, NULL) == LK_OK);
+    for (int run = 0; run < DELAYED_RUNS; run++) {
+        REQUIRE(lk__device_write(t->device, t->stream, memory, start, sizeof start) == LK_OK);
+        for (int i = 0; i < DELAYED_CALLS; i++) {
+            call.send = memory + (size_t)(i % 2) * sizeof start;
+            call.recv = memory + (size_t)(1 - i % 2) * sizeof start;
+            usleep((unsigned)rand_r(&seed) % 1500);
+            REQUIRE(enqueue_in(t, t->comm, &call) == LK_OK, "%s", lk_context_error(t->context));
+        }
+        REQUIRE(lk__device_read(t->device, t->stream, made, memory, sizeof made) == LK_OK);
+        CHECK(memcmp(made, expected, sizeof made) == 0, "run %d of %d ranks", run, t->size);
+    }
+    lk_comm_release(t->comm, memory);
+}
+static void random_delays_keep_the_bits(void)
+{
+    static const int sizes[] = {2, 3, 5, 7};
+    for (int i = 0; i < 4; i++) run_job((p2p_job){.size = sizes[i], .function = delay_calls, .odd = -1}, -1);
+}
+
+/* Every kind once; what a checking tool sees of the kernels. */
+static void compare_kinds(p2p_test *t)
+{
+    buffers b = {.send = allocate(t, MOST_BYTES), .recv = allocate(t, MOST_BYTES)};
+    for (int k = 0; k < KINDS; k++) compare_counts(t, t->comm, kinds[k], LK_F32, LK_SUM, &b);
+    lk_comm_release(t->comm, b.send);
+    lk_comm_release(t->comm, b.recv);
+}
+static void each_kind_has_the_bits_of_shared_memory(void)
+{
+    run_job((p2p_job){.size = 2, .function = compare_kinds, .odd = -1}, -1);
+}
+
+/* Times, and results compared by the library; calls that cannot be timed. */
+static lk_status time_call(p2p_test *t, const char *name, lk_collective_time *time, int symmetric, int in_place)
+{
+    *time = (lk_collective_time)LK_COLLECTIVE_TIME_INIT;
+    time->bytes = 4096;
+    time->symmetric = symmetric;
+    time->in_place = in_place;
+    time->wrong = -1;
+    return lk_comm_time_queued(t->comm, name, time);
+}
+static void time_calls(p2p_test *t)
+{
+    static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"};
+    lk_collective_time       time;
+    for (int i = 0; i < 5; i++)
+        for (int way = 0; way < 4; way++) {
+            lk_status status = time_call(t, names[i], &time, way % 2, way / 2);
+            CHECK(status == LK_OK, "%s: %s", names[i], lk_context_error(t->context));
+            CHECK(time.wrong == 0 && time.calls == 100 && time.best > 0 && time.seconds >= time.best, "%s: %lld, %g",
+                  names[i], (long long)time.wrong, time.seconds);
+        }
+    CHECK(time_call(t, "all_reduced", &time, 1, 1) == LK_EINVAL);
+    CHECK(time_call(t, "all_reduce", &time, 1, t->rank == 1) == LK_EINVAL &&
+              strstr(lk_context_error(t->context), "different collective calls"),
+          "%s", lk_context_error(t->context));
+    CHECK(time.wrong == -1, "a failure has written results");
+    CHECK(lk_comm_status(t->comm) == LK_OK);
+}
+static void calls_are_timed(void) { run_job((p2p_job){.size = 3, .function = time_calls, .odd = -1}, -1); }
+
 static void refuse_counts(p2p_test *t)
 {
     size_t        counts[2] = {1, 1}, at[2] = {0, 1};
@@ -598,6 +678,8 @@ static void expect_shared_memory(p2p_test *t)
     int sum = 1;
     CHECK(strcmp(lk_comm_backend(t->comm), "shm") == 0, "%s", lk_comm_backend(t->comm));
     CHECK(!lk__comm_abilities_for(t->comm, t->device).queues);
+    lk_collective_time time;
+    CHECK(time_call(t, "all_reduce", &time, 1, 1) == LK_EUNSUPPORTED);
     const char *line = strstr(t->log, "the GPUs exchange through the host's memory, not directly: ");
     CHECK((line != NULL) == (t->rank == 0 && expected_reason), "rank %d: %s", t->rank, t->log);
     CHECK(!line || strstr(line, expected_reason), "%s", t->log);
@@ -653,6 +735,24 @@ static void ranks_that_share_a_gpu_need_mps(void)
     unsetenv("CUDA_MPS_PIPE_DIRECTORY");
 }
 
+/* Without MPS. The ranks think that it runs, since they would not exchange directly otherwise. */
+static int check_in_turns(void)
+{
+    static char folder[] = "/tmp/lockstep-test-mps-XXXXXX";
+    char        path[64];
+    REQUIRE(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/control", folder);
+    REQUIRE(mkfifo(path, 0600) == 0);
+    mps_of_turns = folder;
+    RUN(each_kind_has_the_bits_of_shared_memory);
+    RUN(large_calls_go_in_pieces);
+    RUN(sends_are_received);
+    RUN(recorded_calls_run_with_every_run_of_the_graph);
+    unlink(path);
+    rmdir(folder);
+    return check_result();
+}
+
 static bool is_emulated(void)
 {
     const char *folder = getenv("LOCKSTEP_MODULES"), *device = getenv("LOCKSTEP_DEVICE");
@@ -663,7 +763,9 @@ int main(void)
 {
     common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(common != MAP_FAILED);
-    on_gpu = getenv("LK_TEST_GPU") != NULL;
+    const char *gpu = getenv("LK_TEST_GPU");
+    on_gpu = gpu != NULL;
+    if (gpu && strcmp(gpu, "turns") == 0) return check_in_turns();
     if (!is_emulated() && !on_gpu) {
         setenv("LOCKSTEP_DEVICE", "cpu", 1);
         RUN(without_gpus_it_is_shared_memory);
@@ -675,6 +777,8 @@ int main(void)
     RUN(sends_are_received);
     RUN(groups_that_are_split_exchange_too);
     RUN(recorded_calls_run_with_every_run_of_the_graph);
+    RUN(random_delays_keep_the_bits);
+    RUN(calls_are_timed);
     RUN(calls_with_unknown_counts_are_refused);
     RUN(a_rank_that_stops_is_named_and_writes_nothing_later);
     RUN(an_abort_ends_waits);

@@ -6,7 +6,7 @@
 #   cuda.sh [--logs DIR] [--at-once N] [--deadline SECONDS] [--kills N] [PART…]
 #
 # PART: kernels tests losses recipe trace ranks kill ptx sanitizer; all of them by default. Logs of all runs stay in DIR
-# ($BUILD_DIR/cuda_logs). At most N tests share the GPU (6). What has not ended by the deadline (470 s) fails.
+# ($BUILD_DIR/cuda_logs). At most N tests share the GPU (8). What has not ended by the deadline (470 s) fails.
 # LOCKSTEP_TEST_DATA: a text for the part recipe, instead of ../shared/data/tinyshakespeare/input.txt; without either it
 # is this tree's documentation. The part ptx needs a module with PTX: cmake -DLK_CUDA_ARCHITECTURES='90a;compute_80'.
 # With LOCKSTEP_MODULES=$BUILD_DIR/cuda_emulated the emulation is tested instead.
@@ -18,7 +18,7 @@ source=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
 . "$source/test/wait.bash"
 build=$(cd "$BUILD_DIR" && pwd)
 LOCKSTEP=$(realpath "$LOCKSTEP")
-logs=$build/cuda_logs at_once=6 deadline=470 kills=50
+logs=$build/cuda_logs at_once=8 deadline=470 kills=50
 all="kernels tests losses recipe trace ranks kill ptx sanitizer"
 while [ $# -gt 0 ]; do
     case $1 in
@@ -469,7 +469,7 @@ queue_sanitizer() {
             [ $tool != memcheck ] || options+=(--report-api-errors no) # test_device asks for more memory than there is
             case $tool in
             memcheck | initcheck) settings+=(LK_TEST_MEMORY=apart) ;;
-            racecheck) settings+=(LK_TEST_ELEMENTS=30000 LK_TEST_EVERY=11) ;; # it is the slowest
+            racecheck) settings+=(LK_TEST_ELEMENTS=30000 LK_TEST_EVERY=19) ;; # it is the slowest
             esac
             case $name in
             train_gpt) command=("${train[@]}" --model gpt --dtype bf16 --data synthetic --batch 2 --context 32 \
