@@ -159,7 +159,7 @@ const command command_eval = {
     "every token but the first of a document is scored once, and perplexity and bits per byte are printed, too. A "
     "checkpoint directory knows its model, its data and their options; options on the command line take "
     "precedence.\n\nWith several ranks (-n, or any launcher) each evaluates whole batches in turn, and the result is "
-    "that of one rank, bit for bit; ranks along the axis tensor (--mesh) have a part of the model each, and sums are "
+    "that of one rank, bit for bit; ranks along the tensor axis (--mesh) have a part of the model each, and sums are "
     "rounded in another order.\n\nExamples: lockstep eval --load runs/first; lockstep eval --load runs/first "
     "--data csv:new.csv; lockstep eval --load runs/text --data text:book.txt --stride 64 -n 4; lockstep eval --load "
     "model.safetensors --model cnn --data fashion-mnist",

@@ -27,7 +27,7 @@ static int check_axes(const setup *s, const char *name, const options *given)
         const char *text = options_find(given, row->name);
         if (text && !*text) continue; /* `plan --tactics` prints them */
         const char *axis = lk_axis_name(first_axis(row->axes));
-        print_error(name, "--%s belongs to the axis %s of a mesh: give --mesh %s=N, or omit --%s", row->name, axis,
+        print_error(name, "--%s belongs to the %s axis of a mesh: give --mesh %s=N, or omit --%s", row->name, axis,
                     axis, row->name);
         return EXIT_USER_ERROR;
     }

@@ -6,7 +6,7 @@
 #include "training.h"
 
 #define TACTICS_OPTION                                                                                                 \
-    TEXT("tactics", "FILE", NULL, "How states are split over the axis tensor, instead of the plan's own choice: " \
+    TEXT("tactics", "FILE", NULL, "How states are split over the tensor axis, instead of the plan's own choice: " \
          "lines of PATTERN: FACTOR@AXIS, such as blocks.*.mlp.up.weight: out@tensor; `lockstep plan --tactics` "       \
          "prints them", .of = "mesh", .axes = LK_AXIS_TENSOR)
 
@@ -14,7 +14,7 @@
  * user error, unless it is of a checkpoint's record. 0, or the exit status after the error was printed. */
 int mesh_options_make(setup *s, const char *command_name, const options *given);
 
-const char *mesh_options_schedule(int index); /* the name of a schedule of the axis pipeline; NULL past the last */
+const char *mesh_options_schedule(int index); /* the name of a schedule of the pipeline axis; NULL past the last */
 
 /* Into how many parts the ranks of s->config split every batch. */
 int mesh_options_parts(const setup *s);

@@ -27,7 +27,7 @@ static const option plan_options[] = {
     MESH_OPTION,
     INTEGER("nnodes", "N", "1", 1, 4096, "Number of hosts that the ranks are on, as many on each as possible"),
     PARALLEL_OPTIONS TEXT("tactics", "[FILE]", NULL,
-                          "Only print how states are split over the axis tensor, as lines for a FILE. With "
+                          "Only print how states are split over the tensor axis, as lines for a FILE. With "
                           "FILE: plan with these lines instead of the plan's own choice",
                           .without = "", .axes = LK_AXIS_TENSOR),
     TEXT("link", "SPEED", "10Gbit", "Bandwidth between ranks, per direction: 1Gbit, 100Gbit, 20GB (bytes) per second"),
@@ -40,7 +40,7 @@ static const option plan_options[] = {
     CHOICE("graph", "FORM", NULL, "text|dot",
            "Print the model's graph as a listing, or for Graphviz: `… --graph dot | dot -Tsvg`"),
     TEXT("schedule-picture", "FILE.svg", NULL,
-         "Draw the predicted step of a mesh with the axis pipeline: a row for each "
+         "Draw the predicted step of a mesh with the pipeline axis: a row for each "
          "stage, with forward, backward, what is sent, and how long a stage waits",
          .flags = OPTION_UNRECORDED),
     FLAG("sections", "Print every instruction of every section, and the location of its result"),
@@ -282,7 +282,7 @@ static void print_step(const lk_plan *plan, const lk_rates *rates)
 static int print_tactics(const setup *s, const lk_plan *plan)
 {
     if (!s->mesh || lk_mesh_extent(s->mesh, LK_AXIS_TENSOR) == 1) {
-        print_error("plan", "--tactics prints what is split over the axis tensor of a mesh: give --mesh tensor=N");
+        print_error("plan", "--tactics prints what is split over the tensor axis of a mesh: give --mesh tensor=N");
         return EXIT_USER_ERROR;
     }
     lk_plan_tactics(plan, write_out, stdout);

@@ -12,7 +12,7 @@ void plan_mesh_print(const setup *s);
 /* The same as members of an object; `plan` is that of rank 0. */
 void plan_mesh_json(const setup *s, const lk_plan *plan, json *j);
 
-/* The stages of the axis pipeline, with estimated seconds of a micro-batch; nothing without that axis. */
+/* The stages of the pipeline axis, with estimated seconds of a micro-batch; nothing without that axis. */
 void plan_mesh_stages_json(const lk_plan *plan, const lk_rates *rates, json *j);
 
 /* "data", "data and shard" */

@@ -16,7 +16,7 @@ static const option predict_options[] = {
          "--data"),
     INTEGER("first", "I", "0", 0, 9e15, "Number of the first sample"),
     INTEGER("count", "N", NULL, 1, 9e15,
-            "Number of samples (default all; as text on a terminal 10, except for image files)"),
+            "Number of samples (default: all; 10 for text output on a terminal, unless the input is image files)"),
     INTEGER("top", "K", "1", 1, 1e6, "Print the K most probable classes"),
     FLAG("json", "Print a line of JSON for each sample: index or file, label, predicted, probabilities"),
     FLAG("csv", "Print a line of comma-separated values for each sample, after a header line"),

@@ -41,9 +41,9 @@ void ranks_restarted(options *given);
     CHOICE("parallel", "HOW", "data", "data",                                                                          \
            "Replaced by --mesh: --parallel data -n 8 is --mesh data=8. The next version will not have it"),            \
         CHOICE("state", "WHERE", "auto", "auto|shared|replicated",                                                     \
-               "Parameters and optimizer state: shared: once for all ranks of a host, each of which updates a slice, " \
-               "on CPUs. replicated: every rank has its own. auto: shared where that is possible. All give "           \
-               "the same bits"),                                                                                       \
+               "Where parameters and optimizer state are kept. shared (CPUs only): one copy for each host, of which "  \
+               "each rank updates a slice. replicated: every rank has its own copy. auto: shared where possible. "     \
+               "All give the same bits"),                                                                              \
         FLAG("keep-cores", "With shared state, a rank that waits for others of its host leaves its cores idle "        \
              "instead of lending them to ranks that still compute. The bits are the same"),                            \
         NUMBER("bucket-mib", "X", "25", 0.001, 65536,                                                                  \
@@ -52,8 +52,8 @@ void ranks_restarted(options *given);
                 "memory, one synchronisation, the same result. With --reproducible each has whole leaves",             \
                 .of = "reproducible"),                                                                                 \
         SAME_AS("micro-batches", "N", "accumulate",                                                                    \
-                "Another name of --accumulate, which checkpoints record; with the axis pipeline, that many pass through "\
-                "its stages in every step: at least 4 for each stage keep the time low in which stages wait"),         \
+                "Another name of --accumulate, which checkpoints record; with a pipeline axis, the number of "         \
+                "micro-batches that pass through the stages in every step; at least 4 per stage keep idle time low"),  \
         CHOICE("gradient-dtype", "TYPE", "f32", GRADIENT_CHOICES,                                                      \
                "Type in which gradients are all-reduced; a narrower one sends fewer bytes and rounds. Not with "       \
                "--reproducible or --dtype f64"),                                                                       \
@@ -66,7 +66,7 @@ void ranks_restarted(options *given);
                .without = "true"),                                                                                     \
         INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks",    \
                 .of = "reproducible"),                                                                                 \
-        TEXT("stages", "BLOCKS", NULL, "The blocks of each stage along the axis pipeline, such as 0-5,6-11, instead "  \
+        TEXT("stages", "BLOCKS", NULL, "The blocks of each stage along the pipeline axis, such as 0-5,6-11, instead "  \
              "of stages by estimated time and memory; - for a first or last stage without blocks",                     \
              .of = "mesh", .axes = LK_AXIS_PIPELINE),                                                                  \
         CHOICE_LISTED("pipeline-schedule", "NAME", "1f1b", mesh_options_schedule,                                      \

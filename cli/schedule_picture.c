@@ -147,7 +147,7 @@ int schedule_picture_write(const setup *s, const lk_plan *plan, const lk_rates *
     picture p = {
         .setup = s, .count = lk_plan_timeline(plan, rates, NULL, 0), .stages = lk_plan_stages(plan, rates, NULL, 0)};
     if (p.count == 0) {
-        print_error("plan", "--schedule-picture draws the stages of the axis pipeline: give --mesh pipeline=N");
+        print_error("plan", "--schedule-picture draws the stages of the pipeline axis: give --mesh pipeline=N");
         return EXIT_USER_ERROR;
     }
     p.runs = calloc(p.count, sizeof *p.runs);

@@ -1,5 +1,5 @@
 /* parallel.c - a model of one's own whose layers are cut over ranks: the mesh is an argument, lk_place says which value
- * is split over the axis tensor, and what else is split, and what the ranks exchange, follows from that. Every mesh
+ * is split over the tensor axis, and what else is split, and what the ranks exchange, follows from that. Every mesh
  * gives the same losses.
  *
  *   parallel [AXES]     such as tensor=2 or data=2,tensor=2; default: data=2,tensor=2 */
@@ -29,7 +29,7 @@ typedef struct job {
     } while (0)
 
 /* Two branches that are multiplied, each WIDE wide: a rank computes its part of the width, with its part of the weights
- * of all three layers, and the product with "out" is a sum over the ranks. On a mesh without the axis tensor lk_place
+ * of all three layers, and the product with "out" is a sum over the ranks. On a mesh without the tensor axis lk_place
  * does nothing. */
 static lk_tensor gated(lk_tensor x) /* (N, FEATURES) → (N, CLASSES) */
 {

@@ -154,7 +154,7 @@ LK_API const lk_field *lk_description_field(const lk_description *description, i
  * normalised. */
 LK_API bool lk_description_normalisation(const lk_description *description, lk_transform *transform);
 /* LK_EMISMATCH if samples of the data set do not fit the model: field 0 has a different shape, there are more classes,
- * a class of that number has a different name, or "target" has a different number of elements. The message shows both.
+ * a class has a different name, or "target" has a different number of elements. The message shows both.
  * LK_OK without a record. */
 LK_API lk_status lk_description_check(const lk_description *description, const lk_dataset *dataset);
 

@@ -22,7 +22,7 @@ typedef enum lk_state_mode {
     LK_STATE_SHARED
 } lk_state_mode;
 
-/* In which order the stages of a mesh with an axis pipeline compute the micro-batches of a step. The gradients are the
+/* In which order the stages of a mesh with a pipeline axis compute the micro-batches of a step. The gradients are the
  * same bits. X(constant, name) */
 #define LK_PIPELINE_SCHEDULE_LIST(X)                                                                              \
     X(LK_PIPELINE_1F1B, "1f1b") /* alternates forward and backward, so that few micro-batches are in flight */     \
@@ -35,7 +35,7 @@ typedef enum lk_pipeline_schedule {
 #undef LK_PIPELINE_SCHEDULE_ENUM
         LK_PIPELINE_SCHEDULE_COUNT
 } lk_pipeline_schedule;
-LK_API const char *lk_pipeline_schedule_name(lk_pipeline_schedule schedule); /* "1f1b"; NULL: there is no such one */
+LK_API const char *lk_pipeline_schedule_name(lk_pipeline_schedule schedule); /* "1f1b"; NULL if there is none */
 
 /* How the ranks of a group share every step. The graph is recorded with the capacity that lk_parallel_capacity gives:
  * that of one micro-batch of a rank or, with leaves, of all leaves of it. */
@@ -58,16 +58,16 @@ typedef struct lk_parallel {
     /* With LK_STATE_SHARED: the number of hosts, with the same number of ranks each, numbered host by host:
      * lk_comm_hosts returns it. The ranks of a host, or with leaves its leaves, must be a whole subtree of the order of
      * sums: their number a power of two. 0: 1.
-     * With a mesh with an axis shard, of shard_stage 3, too: ranks along it that are on one host gather parameters
-     * once, in memory that they have in common. 0: every rank gathers its own. */
+     * Also used with a shard axis and shard_stage 3: ranks along it on the same host gather parameters once, into
+     * memory that they share. 0: every rank gathers its own copy. */
     int hosts LK_ZERO;
     /* With LK_STATE_SHARED: 1: a rank that waits for others of its host at LK_SYNC leaves its cores idle. 0: it lends
      * them: threads of a rank that still computes run part of its work there. The bits are the same. */
     int keep_cores LK_ZERO;
-    /* Of a mesh with an axis shard whose ranks do not share their state in memory (LK_STATE_REPLICATED): what each of
-     * them has a slice of. 1: master copies and optimizer state; 2: gradients too; 3: parameters too, which are
-     * gathered block by block (lk_block_begin) before they are used, and dropped afterwards. 0: 3. The store is created
-     * with lk_store_create_shared. */
+    /* For a mesh with a shard axis and LK_STATE_REPLICATED: what is sharded over the ranks along that axis. 1: master
+     * copies and optimizer state; 2: gradients too; 3: parameters too, which are gathered block by block
+     * (lk_block_begin) before use and freed afterwards. 0 means 3. The store is created with
+     * lk_store_create_shared. */
     int shard_stage LK_ZERO;
     int blocks_in_flight LK_ZERO; /* stage 3: the most blocks whose parameters a rank has at a time; 0: 2 */
     /* With leaves, not 0: every layout of the ranks gives the same bits, whatever the axes of their mesh. Each sum that
@@ -76,7 +76,7 @@ typedef struct lk_parallel {
     int reproducible_layout LK_ZERO;
     /* Of reproducible_layout: such a sum has 8 parts, or 4 or 2, so that each has at least this many elements; 0: 96 */
     int                  sum_part_minimum LK_ZERO;
-    lk_pipeline_schedule pipeline_schedule LK_ZERO; /* of a mesh with an axis pipeline */
+    lk_pipeline_schedule pipeline_schedule LK_ZERO; /* of a mesh with a pipeline axis */
 } lk_parallel;
 
 /* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */
@@ -102,7 +102,8 @@ typedef enum lk_policy {
 LK_API const char *lk_policy_name(lk_policy policy); /* "recorded", "bf16" */
 /* The type in which weights and activations are stored of a graph that is recorded in f32 or f64. */
 LK_API lk_dtype lk_policy_dtype(lk_policy policy, lk_dtype recorded);
-/* "f32", "f64": that type as recorded; "bf16": that policy, of a graph in f32. False: another name. */
+/* "f32" and "f64": LK_POLICY_RECORDED with that type; "bf16": LK_POLICY_BF16 with a graph recorded in f32. False for
+ * any other name. */
 LK_API bool lk_policy_parse(const char *name, lk_policy *policy, lk_dtype *recorded);
 
 /* How products of f32 are computed, on CPUs: those of linear, matmul, linear_cross_entropy and experts, and of their
@@ -119,8 +120,8 @@ typedef enum lk_matmul_precision {
 #undef LK_MATMUL_PRECISION_ENUM
         LK_MATMUL_COUNT
 } lk_matmul_precision;
-LK_API const char *lk_matmul_precision_name(lk_matmul_precision precision); /* "bf16"; NULL: there is no such one */
-LK_API bool        lk_matmul_precision_parse(const char *name, lk_matmul_precision *precision); /* false: none */
+LK_API const char *lk_matmul_precision_name(lk_matmul_precision precision); /* "bf16"; NULL if there is none */
+LK_API bool        lk_matmul_precision_parse(const char *name, lk_matmul_precision *precision); /* false: unknown */
 
 enum { LK_PIECES_ESTIMATED = -1 };
 
@@ -139,26 +140,26 @@ typedef struct lk_plan_config {
     int      unused LK_ZERO; /* was padding, which a caller leaves undefined */
     /* The ranks, and this one's place among them; copied. NULL: parallel's. */
     const lk_mesh *mesh LK_ZERO;
-    /* Where states are split over an axis other than the plan would: lines of "PATTERN: FACTOR@AXIS", such as
-     * "blocks.*.mlp.up.weight: out@tensor", and of comments after #. PATTERN is matched with the names of states, as
+    /* Overrides how the plan splits states: lines of the form "PATTERN: FACTOR@AXIS", such as
+     * "blocks.*.mlp.up.weight: out@tensor"; # starts a comment. PATTERN is matched with the names of states, as
      * fnmatch does, and the first line that matches a state decides. FACTOR is the name of a dimension in the operation
      * that uses the state (out and in of a linear layer), the dimension's number, or "whole": every rank has all of
      * it. "out/3" is cut in each of 3 repetitions, and of "out*2" each part is on 2 ranks. NULL: the plan's own
      * choice. */
     const char *tactics LK_ZERO;
-    /* Not 0: between the parts of a block that are split over the axis tensor, every rank along it has all tokens.
+    /* Not 0: between the parts of a block that are split over the tensor axis, every rank along it has all tokens.
      * Otherwise they are split there, too, and take less memory. */
     int no_sequence_parallel LK_ZERO;
-    /* Above 1, of a mesh with the axis tensor: collectives of forward are cut into so many pieces of the batch, at most
+    /* Above 1, with a tensor axis: collectives of forward are cut into so many pieces of the batch, at most
      * 8. A product then begins with the rows that have arrived, and its rows leave while the others are computed. The
      * results are the same bits. LK_PIECES_ESTIMATED: where, and into as many, as is estimated to save time over a
      * network. It costs time where nothing is sent while kernels run, as between ranks that share their cores. Nothing
      * is cut with leaves, nor where the device has memory of its own. 0 or 1: none. */
     int pieces LK_ZERO;
-    /* Of a mesh with an axis pipeline: the layers of each stage, "0-5,6-11", numbered from 0 in the order in which the
+    /* With a pipeline axis: the layers of each stage, "0-5,6-11", numbered from 0 in the order in which the
      * model records them; "-" for a first or last stage with none of them, which has what precedes or follows them all.
-     * Layers are the blocks (lk_block_begin) whose name is a number behind its last dot ("h.0", "blocks.3"); without
-     * such, those around others whose name ends with one ("block0"); without these, the outermost blocks. Where a model
+     * Layers are the blocks (lk_block_begin) whose name is a number after its last dot ("h.0", "blocks.3"); if there
+     * are none, enclosing blocks whose name ends with a number ("block0"); otherwise the outermost blocks. If a model
      * has fewer parts than there are stages, it is cut between others, which are numbered instead; `lockstep plan`
      * lists them. NULL: the plan cuts by estimated time and memory. */
     const char *stages LK_ZERO;
@@ -195,7 +196,7 @@ LK_API int64_t lk_plan_capacity(const lk_plan *plan);
 /* Lists the sections: each instruction with its operands, shapes and place in memory. */
 LK_API void lk_plan_print(const lk_plan *plan, lk_text_callback write, void *user);
 
-/* How states are split along the axis tensor, as lines that lk_plan_config.tactics takes; nothing where it has one
+/* How states are split along the tensor axis, as lines that lk_plan_config.tactics takes; nothing where it has one
  * rank. */
 LK_API void lk_plan_tactics(const lk_plan *plan, lk_text_callback write, void *user);
 
@@ -223,7 +224,7 @@ LK_API double lk_plan_step(const lk_plan *plan, const lk_rates *rates, lk_text_c
 /* Number of instructions in the training order: the length of lk_rates.seconds. */
 LK_API size_t lk_plan_instructions(const lk_plan *plan);
 
-/* A stage of a mesh with an axis pipeline; times are estimates of one micro-batch. */
+/* A stage of a mesh with a pipeline axis; times are estimates of one micro-batch. */
 typedef struct lk_stage {
     int    first_block, last_block; /* as in lk_plan_config.stages; last_block below first_block: none */
     int    slots;                   /* micro-batches whose activations it has at once */

@@ -171,7 +171,7 @@ typedef struct lk_trainer_config {
     int                  reproducible_layout LK_ZERO, sum_part_minimum LK_ZERO; /* see lk_parallel */
     const char          *stages LK_ZERO;                                        /* see lk_plan_config; borrowed */
     lk_pipeline_schedule pipeline_schedule LK_ZERO;                             /* see lk_parallel */
-    /* see lk_plan_config. 0: LK_PIECES_ESTIMATED where the axis tensor joins ranks of several hosts, else 1 */
+    /* see lk_plan_config. 0: LK_PIECES_ESTIMATED where the tensor axis joins ranks of several hosts, else 1 */
     int                 pieces LK_ZERO;
     lk_matmul_precision matmul_precision LK_ZERO; /* see lk_plan_config */
     int                 reserved LK_ZERO;         /* 0 */
@@ -259,16 +259,16 @@ typedef enum lk_option_trait {
 #define LK_OPTION_TENSOR (LK_OPTION_TRAINING | LK_OPTION_AXES(LK_AXIS_TENSOR))
 #define LK_TRAINER_MESH_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                  \
     INTEGER(shard_stage, "shard-stage", "N", "3", 1, 3, LK_OPTION_SHARD, "mesh",                                    \
-            "Of which each rank along the axis shard has a part. 1: optimizer state and master weights; 2: gradients "  \
+            "Of which each rank along the shard axis has a part. 1: optimizer state and master weights; 2: gradients "  \
             "too; 3: parameters too, which are gathered block by block")                                               \
     INTEGER(blocks_in_flight, "blocks-in-flight", "N", "2", 1, 1024, LK_OPTION_SHARD, "mesh",                       \
             "shard-stage 3: blocks whose parameters a rank has whole at a time, the one that is computed and those "   \
             "that are gathered meanwhile")                                                                             \
     FLAG(no_sequence_parallel, "no-sequence-parallel", LK_OPTION_TENSOR, "mesh",                                     \
-         "Norms, dropout and residuals are computed by every rank along the axis tensor, instead of being split "      \
+         "Norms, dropout and residuals are computed by every rank along the tensor axis, instead of being split "      \
          "along the sequence: more memory")                                                                            \
     INTEGER(pieces, "pieces", "N", "0", 0, 8, LK_OPTION_TENSOR, "mesh",                                                \
-            "Cut collectives of forward along the axis tensor into N pieces of the batch, so that products begin with "  \
+            "Cut collectives of forward along the tensor axis into N pieces of the batch, so that products begin with "  \
             "what has arrived; 1: never. 0: where that axis joins ranks of several hosts and it is estimated to be "   \
             "faster. The results are the same")                                                                        \
     INTEGER(sum_part_minimum, "sum-part-minimum", "N", "96", 1, 1e9, LK_OPTION_TRAINING, "reproducible",               \

@@ -153,7 +153,8 @@ void *lk__alloc(lk_context *c, lk_memory kind, size_t bytes)
     atomic_fetch_add_explicit(&c->allocations, 1, memory_order_relaxed);
     void *memory = bytes <= SIZE_MAX / 2 ? c->allocator.alloc(c->allocator.user, bytes, LK__ALIGN) : NULL;
     if (!memory) {
-        lk__fail(c, LK_ENOMEM, "out of memory for %.1f MiB of %s", (double)bytes / 1048576.0, lk_memory_name(kind));
+        lk__fail(c, LK_ENOMEM, "out of memory: cannot allocate %.1f MiB for %s", (double)bytes / 1048576.0,
+                 lk_memory_name(kind));
         return NULL;
     }
     if (c->allocator.alloc != default_alloc || bytes < FRESH_PAGES) memset(memory, 0, bytes);

@@ -72,9 +72,9 @@ static lk_status parse_axis(lk_context *c, const char *part, const char *end, lk
                         lk__shown(name, shown), near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
     }
     for (int i = 0; i < g->count; i++)
-        if (g->axes[i].axis == 1u << index) return lk__fail(c, LK_EINVAL, "the mesh names the axis %s twice", name);
+        if (g->axes[i].axis == 1u << index) return lk__fail(c, LK_EINVAL, "the mesh names the %s axis twice", name);
     if (!equals)
-        return lk__fail(c, LK_EINVAL, "the mesh's axis %s has no extent: give its number of ranks, as in %s=2", name,
+        return lk__fail(c, LK_EINVAL, "the mesh's %s axis has no extent: give its number of ranks, as in %s=2", name,
                         name);
     lk__mesh_axis *axis = &g->axes[g->count];
     axis->axis = 1u << index;
@@ -82,7 +82,7 @@ static lk_status parse_axis(lk_context *c, const char *part, const char *end, lk
     if (!parse_extent(extent, &axis->extent))
         return lk__fail(
             c, LK_EINVAL,
-            "the extent of the mesh's axis %s is '%s': expected a number of ranks of at least 1, as in %s=2", name,
+            "the extent of the mesh's %s axis is '%s': expected a number of ranks of at least 1, as in %s=2", name,
             lk__shown(extent, shown), name);
     if (axis->extent > INT_MAX / g->size) return lk__fail(c, LK_EINVAL, "the mesh has more ranks than can be numbered");
     g->size *= axis->extent;

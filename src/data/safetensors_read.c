@@ -410,7 +410,8 @@ lk_status lk__safetensors_read(lk__safetensors *f, const lk__safetensors_tensor 
 {
     if (first > t->bytes || bytes > t->bytes - first)
         return lk__fail(f->context, LK_EINVAL,
-                        "%s: bytes %" PRIu64 " to %" PRIu64 " of tensor '%s', which has %" PRIu64, f->label, first,
-                        first + bytes, t->name, t->bytes);
+                        "%s: cannot read bytes %" PRIu64 " to %" PRIu64 " of tensor '%s', which has only %" PRIu64
+                        " bytes",
+                        f->label, first, first + bytes, t->name, t->bytes);
     return read_at(f, t->offset + first, out, bytes);
 }

@@ -25,7 +25,8 @@ static bool is_number_held_out(int64_t number, double fraction)
 lk_status lk__dataset_hold_out(lk_dataset *d, lk_split split, double fraction, lk__subset_key key)
 {
     if (!(fraction >= 0 && fraction < 1))
-        return lk__fail(d->context, LK_EINVAL, "a hold-out of %g is invalid: expected 0 to below 1", fraction);
+        return lk__fail(d->context, LK_EINVAL, "a hold-out of %g is invalid: expected at least 0 and less than 1",
+                        fraction);
     if (fraction == 0) return split == LK_SPLIT_TEST ? LK_END : LK_OK;
     size_t   bytes = (size_t)d->count * sizeof(int64_t);
     int64_t *kept = lk__alloc(d->context, LK_MEMORY_DATA, bytes), count = 0;

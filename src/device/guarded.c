@@ -103,7 +103,7 @@ static void *guarded_alloc(lk__device *d, lk_memory kind, size_t bytes)
     size_t    offset = status >= 0 ? insert_block(g, whole_pages(bytes)) : REGION;
     pthread_mutex_unlock(&g->lock);
     if (status >= 0 && offset == REGION)
-        lk__fail(d->context, LK_ENOMEM, "out of memory for %.1f MiB of %s on the device guarded",
+        lk__fail(d->context, LK_ENOMEM, "out of memory: cannot allocate %.1f MiB for %s on the device guarded",
                  (double)bytes / 1048576.0, lk_memory_name(kind));
     if (offset == REGION) return NULL;
     lk__account_allocation(d->context, kind, bytes);
@@ -161,7 +161,7 @@ static lk_status guarded_fill(lk__device *d, lk__device_stream *stream, void *me
 {
     void *own = translate((guarded *)d, memory);
     (void)stream;
-    if (!own) return fail_address((guarded *)d, memory, "what is filled");
+    if (!own) return fail_address((guarded *)d, memory, "the memory to fill");
     memset(own, byte, bytes);
     return LK_OK;
 }
@@ -251,14 +251,14 @@ static lk_status guarded_add(lk__device *d, lk__device_stream *stream, void *out
 static lk_status guarded_hash(lk__device *d, const void *memory, size_t bytes, uint64_t seed, uint64_t *hash)
 {
     const void *own = bytes ? translate((guarded *)d, memory) : memory;
-    if (!own && bytes) return fail_address((guarded *)d, memory, "what is hashed");
+    if (!own && bytes) return fail_address((guarded *)d, memory, "the data to hash");
     return lk__device_cpu.kernels.hash(d, own, bytes, seed, hash);
 }
 
 static lk_status guarded_finite(lk__device *d, const void *memory, int64_t elements, lk_dtype type, bool *finite)
 {
     const void *own = elements ? translate((guarded *)d, memory) : memory;
-    if (!own && elements) return fail_address((guarded *)d, memory, "what is checked");
+    if (!own && elements) return fail_address((guarded *)d, memory, "the data to check");
     return lk__device_cpu.kernels.finite(d, own, elements, type, finite);
 }
 

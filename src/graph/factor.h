@@ -3,8 +3,9 @@
  *
  *     x(rows.., in) weight(out, in)@transposed +bias(out) -> y(rows.., out)
  *
- * Each dimension belongs to a factor, or is made of several. A factor that all parts of an operation have to themselves
- * is free: the operands that have it can be cut along it, and each part of the outputs follows from those parts alone.
+ * Each dimension belongs to a factor, or is made of several. A factor is free if the parts of an operation along it are
+ * independent: the operands that have it can be cut along it, and each part of the outputs depends only on the
+ * corresponding parts.
  * Where an output does not have it, but depends on an operand that does, the parts of that output are summands. A
  * coupled factor (!width) cannot be cut.
  *

@@ -98,10 +98,11 @@ static bool print_signal(lk__launch_job *job, const lk__launch_child *child)
                            "full, or was the file truncated?");
         return true;
     case SIGILL:
-        lk__job_print(job, "  an instruction that this CPU does not have: was the program built for another one?");
+        lk__job_print(
+            job, "  the program executed an instruction that this CPU does not have: was it built for another one?");
         return true;
     case SIGSYS:
-        lk__job_print(job, "  a system call that a filter (seccomp, of a container) does not allow");
+        lk__job_print(job, "  a system call was blocked by a filter (seccomp, for example in a container)");
         return true;
     default: return false;
     }

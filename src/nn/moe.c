@@ -57,7 +57,7 @@ static lk_tensor route(lk_site site, lk_tensor x, const lk_moe_options *o, lk_mo
 {
     int64_t   dims[] = {o->experts, lk_tensor_dim(x, -1)};
     lk_tensor logits = lk_f_linear_at(site, x, make_weight(site, x, "gate", 2, dims, o), (lk_tensor){0});
-    /* Tokens of all ranks are grouped: along the axis tensor every rank has all of them. */
+    /* Tokens of all ranks are grouped: along the tensor axis every rank has all of them. */
     result->probabilities = lk_place_at(site, lk_softmax_at(site, logits, -1), "tensor", LK_REPLICATED);
     lk_topk_result top = lk_topk_at(site, result->probabilities, o->k);
     result->index = lk_place_at(site, top.index, "tensor", LK_REPLICATED);

@@ -21,8 +21,7 @@ static lk_status check_products(lk_graph *g, lk_matmul_precision precision)
         return lk__fail(c, LK_EINVAL, "unknown precision %d of matrix products", (int)precision);
     if (precision == LK_MATMUL_HIGHEST) return LK_OK;
     if (g->real != LK_F32)
-        return lk__fail(c, LK_EINVAL,
-                        "operands of products are rounded to %s in a graph that was recorded in f32, not in %s",
+        return lk__fail(c, LK_EINVAL, "rounding operands of products to %s requires a graph recorded in f32, not in %s",
                         lk_matmul_precision_name(precision), lk_dtype_name(g->real));
     if (!lk__context_device(c)->backend->kernels.rounded_products)
         return lk__fail(c, LK_EUNSUPPORTED,
@@ -42,11 +41,11 @@ static lk_status check_precision(lk_graph *g, const lk_plan_config *config)
         return lk__fail(c, LK_EINVAL, "the policy %s needs a graph that was recorded in f32, not in %s",
                         lk_policy_name(config->policy), lk_dtype_name(g->real));
     if (!reduces_gradients(reduced))
-        return lk__fail(c, LK_EINVAL, "gradients are reduced in %s, not in %s",
+        return lk__fail(c, LK_EINVAL, "gradients can be reduced in %s, not in %s",
                         lk__dtype_names_of(reduces_gradients).text, lk_dtype_name(reduced));
     if (reduced == LK_F32) return LK_OK;
     if (g->real != LK_F32)
-        return lk__fail(c, LK_EINVAL, "gradients of a graph in %s are not reduced in %s", lk_dtype_name(g->real),
+        return lk__fail(c, LK_EINVAL, "gradients of a graph in %s cannot be reduced in %s", lk_dtype_name(g->real),
                         lk_dtype_name(reduced));
     if (config->parallel.leaves)
         return lk__fail(c, LK_EINVAL,
@@ -200,7 +199,7 @@ static lk_status check_pipeline(lk_context *c, const lk_plan_config *config, con
     if (!lk_pipeline_schedule_name(config->parallel.pipeline_schedule))
         return lk__fail(c, LK_EINVAL, "unknown schedule %d of a pipeline", (int)config->parallel.pipeline_schedule);
     if (config->stages && lk__mesh_extent(mesh, LK_AXIS_PIPELINE) == 1)
-        return lk__fail(c, LK_EINVAL, "stages is \"%s\", but the mesh has no axis pipeline with several ranks",
+        return lk__fail(c, LK_EINVAL, "stages is \"%s\", but the mesh has no pipeline axis with several ranks",
                         config->stages);
     if (config->parallel.micro_batches > LK__PIPELINE_PARTS && lk__mesh_extent(mesh, LK_AXIS_PIPELINE) > 1)
         return lk__fail(c, LK_EUNSUPPORTED, "%d micro-batches in a pipeline: at most %d are supported",
@@ -252,7 +251,7 @@ lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_gri
         !lk__device_is_host(lk__context_device(g->context)))
         status = lk__fail(g->context, LK_EUNSUPPORTED,
                           "%d leaves and ranks with different experts: on %s the rows of an expert are not added leaf "
-                          "by leaf, so train without leaves (--reproducible), or without the axis expert",
+                          "by leaf, so train without leaves (--reproducible), or without the expert axis",
                           config->parallel.leaves, lk_context_device(g->context));
     if (status >= 0) status = check_sharing(g->context, &config->parallel, mesh);
     if (status >= 0) status = check_placements(g->context, config);

@@ -19,7 +19,7 @@ static lk_status split_state(lk_plan *p, const lk__graph_node *n, int v)
     const char            *file = n->site.file ? n->site.file : "?";
     if (value->kind != LK__VALUE_STATE)
         return lk__fail(p->context, LK_EUNSUPPORTED,
-                        "%s:%d: the weight of %s is computed, and only parameters can be split over the axis expert",
+                        "%s:%d: the weight of %s is computed, and only parameters can be split over the expert axis",
                         file, n->site.line, lk__node_name(g, n));
     if (value->shape.dims[0] % extent)
         return lk__fail(p->context, LK_EINVAL,
@@ -52,6 +52,6 @@ lk_status lk__plan_split_experts(lk_plan *p)
     }
     if (found || status < 0) return status;
     return lk__fail(p->context, LK_EINVAL,
-                    "the mesh %s has %d ranks along expert, but the model has no experts: use the axis data instead",
+                    "the mesh %s has %d ranks along expert, but the model has no experts: use the data axis instead",
                     lk__mesh_format(&p->mesh, text), lk__mesh_extent(&p->mesh, p->expert_axes));
 }

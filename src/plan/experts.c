@@ -68,7 +68,7 @@ static int find_routes(experts *x, int offsets, int rows_value)
 
 static bool refuse(experts *x, const lk__graph_node *n, const char *why)
 {
-    lk__graph_fail(x->g, n->site, "%s %s, and its weights are split over the axis expert", lk__node_name(x->g, n), why);
+    lk__graph_fail(x->g, n->site, "%s %s, and its weights are split over the expert axis", lk__node_name(x->g, n), why);
     return false;
 }
 
@@ -77,7 +77,7 @@ static bool refuse_routes(experts *x, const lk__graph_node *n)
 {
     lk__graph_fail(x->g, n->site,
                    "%s reads rows of two groupings of tokens, whose experts are on different ranks along expert: group "
-                   "them once (lk_group_rows), or train without the axis expert",
+                   "them once (lk_group_rows), or train without the expert axis",
                    lk__node_name(x->g, n));
     return false;
 }

@@ -108,7 +108,7 @@ static bool divide_sums(cutter *c)
         lk__graph_fail(
             g, g->states[i].site,
             "\"%s\" is used in several stages, and its gradient is not a sum over its uses in each: cut the model "
-            "so that one stage has all of them (--stages), or train without the axis pipeline",
+            "so that one stage has all of them (--stages), or train without the pipeline axis",
             g->states[i].name);
         return false;
     }
@@ -134,7 +134,7 @@ static bool refuse_direction(cutter *c, const lk__graph_node *n, int v)
     lk__graph_fail(
         c->g, n->site,
         "%s would read a value of stage %d against the order of the stages: cut the model so that one stage has "
-        "both (--stages), record it in another order, or train without the axis pipeline",
+        "both (--stages), record it in another order, or train without the pipeline axis",
         lk__node_name(c->g, n), c->made[v]);
     return false;
 }
@@ -160,7 +160,7 @@ static bool find_readers(cutter *c)
                 lk__graph_fail(
                     g, n->site,
                     "%s reads rows of experts of another stage: cut the model so that one stage has all of a layer's "
-                    "experts and what reads their rows (--stages), or train without the axis pipeline",
+                    "experts and what reads their rows (--stages), or train without the pipeline axis",
                     lk__node_name(g, n));
                 return false;
             }

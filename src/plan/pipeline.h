@@ -1,4 +1,4 @@
-/* plan/pipeline.h - a model that is cut into stages, one for each rank along the axis pipeline.
+/* plan/pipeline.h - a model that is cut into stages, one for each rank along the pipeline axis.
  *
  * The recorded nodes are divided into segments: each layer (a block with a number for its name, such as h.0, or as
  * lk_plan_config.stages says), each other block around or between them, and each run of nodes between blocks. A run

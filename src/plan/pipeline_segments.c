@@ -179,8 +179,8 @@ static lk_status find_segments(finder *f)
     }
     return lk__fail(
         f->plan->context, LK_EINVAL,
-        "the mesh %s has %d stages along pipeline, and the model can be cut into %d at most: by its blocks, "
-        "and where one value crosses",
+        "the mesh %s has %d pipeline stages, but the model can be cut into at most %d: cuts are possible between "
+        "blocks, and where a single value crosses the cut",
         lk__mesh_format(&f->plan->mesh, text), stages, most);
 }
 

@@ -91,7 +91,7 @@ static lk_status check_stages(const lk_plan *p, const lk_graph *g)
         return lk__fail(p->context, LK_EUNSUPPORTED,
                         "%s:%d: the model adds over all %d leaves between its layers (synchronised batch norm, or a "
                         "loss over the routes of the whole batch), which the stages of a pipeline compute one after "
-                        "the other: train without --reproducible, or without the axis pipeline",
+                        "the other: train without --reproducible, or without the pipeline axis",
                         n->site.file ? n->site.file : "?", n->site.line, p->parallel.leaves);
     }
     return LK_OK;

@@ -1,4 +1,4 @@
-/* shard.c - the units of a plan whose ranks along the axis shard have slices of the state: which states are together,
+/* shard.c - the units of a plan whose ranks along the shard axis have slices of the state: which states are together,
  * and what of them this rank has. */
 #include "plan/experts.h"
 #include "plan/pipeline.h"
@@ -47,7 +47,7 @@ bool lk__plan_exact_norm(const lk_plan *p)
     return (p->parallel.reproducible_layout || stages) && lk__device_is_host(p->device);
 }
 
-/* Of what a rank that holds it would have without the axis shard: parts of values that are cut are equal. */
+/* Of what a rank that holds it would have without the shard axis: parts of values that are cut are equal. */
 static int64_t state_elements(const lk_plan *p, size_t state)
 {
     lk__plan_slices s = lk__plan_state_slices(p, state, LK__ARRAY_STORED);

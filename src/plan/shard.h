@@ -1,4 +1,4 @@
-/* plan/shard.h - state that the ranks along the axis shard have slices of (ZeRO, FSDP), where they do not share it in
+/* plan/shard.h - state that the ranks along the shard axis have slices of (ZeRO, FSDP), where they do not share it in
  * memory.
  *
  * A unit is a list of states, each at an offset in elements, and is cut flat into one slice for each rank along shard,

@@ -1,4 +1,4 @@
-/* plan/stages.h - how a model is divided into the stages of a mesh with an axis pipeline. Its segments, in the order of
+/* plan/stages.h - how a model is divided into the stages of a mesh with a pipeline axis. Its segments, in the order of
  * forward, are the blocks of the model (lk_block_begin), and what is recorded before, between and behind them; a stage
  * is a run of segments. */
 #ifndef LK__PLAN_STAGES_H

@@ -1,6 +1,6 @@
 /* tactics.c - where a user says how states are split: lines of "PATTERN: FACTOR@AXIS". The first line whose pattern
- * matches a state's name decides. Nothing follows from a line for states that others name; what follows for the rest is
- * found when all lines were read. */
+ * matches a state's name decides. A line does not affect states that other lines name; what follows for the rest is
+ * derived once all lines have been read. */
 #include "plan/tactics.h"
 
 #include "graph/factor.h"
@@ -73,7 +73,7 @@ static lk_status read_tactic(lk_context *c, const char *from, const char *end, t
     if (!t->axis)
         return lk__fail(c, LK_EINVAL, "tactics, line %d: there is no axis %s", t->line, lk__shown(axis, shown));
     if (!(t->axis & LK__PLAN_PLACED_AXES))
-        return lk__fail(c, LK_EUNSUPPORTED, "tactics, line %d: states are placed along the axis %s, not along %s",
+        return lk__fail(c, LK_EUNSUPPORTED, "tactics, line %d: states are placed along the %s axis, not along %s",
                         t->line, lk__mesh_list_axes(LK__PLAN_PLACED_AXES, placed), axis);
     return LK_OK;
 }

@@ -240,7 +240,7 @@ static lk_status check_flight(walk *w)
 {
     int collective = w->in->collective, flight = flight_at(w);
     if (lk__action_kind_of(w->in->action) == LK__IS_START) {
-        if (w->started[flight]) return fail(w, "starts collective %d again, before its wait", collective);
+        if (w->started[flight]) return fail(w, "starts collective %d again before waiting for it", collective);
         w->started[flight] = true;
     } else if (waits_for_one(w->in->action)) {
         if (!w->started[flight]) return fail(w, "waits for collective %d, which was not started", collective);

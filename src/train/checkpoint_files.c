@@ -14,7 +14,7 @@ lk_status lk__checkpoint_files_check(lk_context *c, const lk_checkpoint_file *fi
 {
     char text[LK__SHOWN];
     if (count < 0 || count > LK__LISTED_FILES || (count && !files))
-        return lk__fail(c, LK_EINVAL, "a checkpoint holds at most %d files of the caller, not %d", LK__LISTED_FILES,
+        return lk__fail(c, LK_EINVAL, "a checkpoint can contain at most %d additional files, not %d", LK__LISTED_FILES,
                         count);
     for (int i = 0; i < count; i++) {
         if (!files[i].name || (files[i].bytes && !files[i].text))

@@ -57,7 +57,8 @@ static lk_status verify_open(const chunk_check *k)
     lk__chunks cut = {.bytes = (uint64_t)info.st_size, .size = state->chunk_bytes};
     if (info.st_size < 1 || lk__chunks_count(&cut) != count)
         return lk__fail(k->context, LK_EFORMAT,
-                        "%s is damaged: its %lld bytes are not the %zu chunks of up to %" PRIu64 " that were saved",
+                        "%s is damaged: its size of %lld bytes does not match the %zu chunks of up to %" PRIu64
+                        " bytes that were saved",
                         k->path, (long long)info.st_size, count, state->chunk_bytes);
     for (size_t i = k->first; i < count; i += k->step) {
         uint64_t  digest = 0, first = lk__chunks_offset(&cut, i);

@@ -1,6 +1,6 @@
 /* train/list_names.h - states that are lists of tensors in files: where one of the components of a state's name is "*",
- * files hold what is at each index of its first axis apart, with the index instead: "experts.*.w1.weight" (8, 3, 5) as
- * "experts.0.w1.weight" (3, 5) and so on. */
+ * files store each index of its first axis as a separate tensor, named with that index instead:
+ * "experts.*.w1.weight" (8, 3, 5) as "experts.0.w1.weight" (3, 5) and so on. */
 #ifndef LK__LIST_NAMES_H
 #define LK__LIST_NAMES_H
 

@@ -37,7 +37,8 @@ lk_status lk__trainer_check_config(lk_context *c, const lk_trainer_config *confi
     if (config->accumulate < 0 || config->leaves < 0 || config->check_every < 0)
         return lk__fail(c, LK_EINVAL, "accumulate, leaves and check_every must be 0 or more");
     if (config->leaves > LK__LEAVES_MOST || (config->leaves && config->leaves > config->batch))
-        return lk__fail(c, LK_EINVAL, "a batch of %lld samples has at most one leaf per sample, and at most %d: not %d",
+        return lk__fail(c, LK_EINVAL,
+                        "a batch of %lld samples can have at most one leaf per sample and at most %d leaves, not %d",
                         (long long)config->batch, LK__LEAVES_MOST, config->leaves);
     lk_status status = lk__trainer_check_mesh(c, config);
     if (status < 0) return status;

@@ -111,9 +111,9 @@ says "split over 2 ranks along shard (stage 3)" --mesh shard=2,data=2 --nnodes 2
 
 # ---- the axis with most traffic belongs within hosts ----
 hosts="$llama --batch 64 --overcommit"
-expect 0 "warning: the axis tensor, .*, crosses hosts of 4 ranks: --mesh data=2,tensor=4 keeps it within hosts" \
+expect 0 "warning: the tensor axis, .*, crosses hosts of 4 ranks: --mesh data=2,tensor=4 keeps it within hosts" \
     "$LOCKSTEP" plan $hosts --mesh tensor=4,data=2 --nnodes 2
-expect 0 "the axis tensor, .*, crosses hosts of 2 ranks: give it at most as many ranks as a host has" "$LOCKSTEP" plan \
+expect 0 "the tensor axis, .*, crosses hosts of 2 ranks: give it at most as many ranks as a host has" "$LOCKSTEP" plan \
     $hosts --mesh data=2,tensor=4 --nnodes 4
 for mesh in data=2,tensor=4 data=8; do
     expect 0 "" "$LOCKSTEP" plan $hosts --mesh $mesh --nnodes 2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cli_experts.sh - the axis expert at the command: training, evaluation and plans of a model whose experts are split
+# cli_experts.sh - the expert axis at the command: training, evaluation and plans of a model whose experts are split
 # over ranks; checkpoints that cross from one mesh to another amid a run; a rank that is killed; mistakes in one
 # sentence.
 # ctest: timeout 300, ranks 4
@@ -46,7 +46,7 @@ expect 0 "" "$lockstep" plan $small --mesh shard=2,expert=2 --state replicated
 grep -q "along shard and expert, 4 ranks" out.txt || complain "plan: $(cat out.txt)"
 grep -q "the state is split over 2 ranks along expert and 2 along shard (stage 3)" out.txt ||
     complain "plan: $(cat out.txt)"
-expect_text 2 "has 2 ranks along expert, but the model has no experts: use the axis data instead" "$lockstep" train \
+expect_text 2 "has 2 ranks along expert, but the model has no experts: use the data axis instead" "$lockstep" train \
     --model gpt $data --steps 1 --mesh expert=2
 expect_text 2 "has 3 ranks along expert, which do not divide the 4 experts" "$lockstep" train $small --steps 1 \
     --mesh expert=3

@@ -46,18 +46,18 @@ train config --config run.conf
     refused "--mesh data=2 has 2 ranks, but -n 3 is 3: give one of the two, or the same number" "$LOCKSTEP" train \
         $small --mesh data=2 -n 3
     refused "--mesh: a mesh has no axis 'tensr' (did you mean tensor?)" "$LOCKSTEP" train $small --mesh data=2,tensr=2
-    refused "--mesh: the mesh's axis data has no extent" "$LOCKSTEP" train $small --mesh data
-    refused "has 9 stages along pipeline, and the model can be cut into" "$LOCKSTEP" train $small --mesh pipeline=9
+    refused "--mesh: the mesh's data axis has no extent" "$LOCKSTEP" train $small --mesh data
+    refused "has 9 pipeline stages, but the model can be cut into at most" "$LOCKSTEP" train $small --mesh pipeline=9
     refused "has 1 rank, but -n is 2" "$LOCKSTEP" plan -n 2 --model mlp --mesh data=1
     refused "the mesh data=4 has 4 ranks, but there is 1" env WORLD_SIZE=1 RANK=0 "$LOCKSTEP" train $small --mesh data=4
     refused "--mesh is an option of \`lockstep bench train\`" "$LOCKSTEP" bench comm --mesh data=2
     refused "--batch 64 for 65 ranks" "$LOCKSTEP" train $small --mesh data=65
     refused "--batch 64 for 66 ranks along data and shard" "$LOCKSTEP" plan --model mlp --mesh data=33,shard=2,tensor=2
     # An option of an axis that the mesh does not have is not ignored.
-    refused "--shard-stage belongs to the axis shard of a mesh" "$LOCKSTEP" train $small --mesh data=2 --shard-stage 2
-    refused "--blocks-in-flight belongs to the axis shard" "$LOCKSTEP" plan --model mlp -n 2 --blocks-in-flight 3
-    refused "--tactics belongs to the axis tensor of a mesh" "$LOCKSTEP" train $small -n 2 --tactics run.conf
-    refused "--no-sequence-parallel belongs to the axis tensor" "$LOCKSTEP" bench train --model mlp \
+    refused "--shard-stage belongs to the shard axis of a mesh" "$LOCKSTEP" train $small --mesh data=2 --shard-stage 2
+    refused "--blocks-in-flight belongs to the shard axis" "$LOCKSTEP" plan --model mlp -n 2 --blocks-in-flight 3
+    refused "--tactics belongs to the tensor axis of a mesh" "$LOCKSTEP" train $small -n 2 --tactics run.conf
+    refused "--no-sequence-parallel belongs to the tensor axis" "$LOCKSTEP" bench train --model mlp \
         --no-sequence-parallel
     refused "--tactics missing: No such file" "$LOCKSTEP" train $small --mesh tensor=2 --tactics missing
     : >empty

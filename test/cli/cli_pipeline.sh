@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cli_pipeline.sh - the axis pipeline at the command: training, evaluation and generation of a model that is cut into
+# cli_pipeline.sh - the pipeline axis at the command: training, evaluation and generation of a model that is cut into
 # stages; checkpoints that cross from one mesh to another amid a run; the same bits in every layout; a rank that is
 # killed; mistakes in one sentence.
 # ctest: timeout 300, ranks 4
@@ -58,7 +58,7 @@ done
 cmp -s shared/model.safetensors replicated/model.safetensors || complain "stages that share their state have other bits"
 
 # ---- mistakes ----
-expect 2 "has 9 stages along pipeline, and the model can be cut into" "$lockstep" train --model mlp --data synthetic \
+expect 2 "has 9 pipeline stages, but the model can be cut into at most" "$lockstep" train --model mlp --data synthetic \
     --steps 1 --mesh pipeline=9
 expect 2 "have different stages of the model, on several hosts, so they cannot share their state" "$lockstep" plan \
     $small --mesh pipeline=2,data=2 --nnodes 2 --state shared

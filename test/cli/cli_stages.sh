@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cli_stages.sh - what `lockstep plan` says of a mesh with the axis pipeline: its stages and what they cost, its
+# cli_stages.sh - what `lockstep plan` says of a mesh with the pipeline axis: its stages and what they cost, its
 # picture, its traffic; mistakes, each in one sentence; --micro-batches, which is recorded as --accumulate.
 # ctest: timeout 120, ranks 2
 set -u
@@ -53,14 +53,14 @@ small="$small --threads 1"
     ok plan $small --mesh pipeline=2 --micro-batches 4 --measure
     said 'critical path [0-9.]+ ms'
 
-    refused '--stages belongs to the axis pipeline of a mesh' plan $small -n 2 --stages 0-1,2-3
-    refused '--pipeline-schedule belongs to the axis pipeline' plan $small --mesh data=2 --pipeline-schedule gpipe
-    refused 'draws the stages of the axis pipeline: give --mesh pipeline=N' plan $small -n 2 --schedule-picture q.svg
+    refused '--stages belongs to the pipeline axis of a mesh' plan $small -n 2 --stages 0-1,2-3
+    refused '--pipeline-schedule belongs to the pipeline axis' plan $small --mesh data=2 --pipeline-schedule gpipe
+    refused 'draws the stages of the pipeline axis: give --mesh pipeline=N' plan $small -n 2 --schedule-picture q.svg
     refused "'2f2b' is not one of 1f1b|gpipe|zero-bubble" plan $small --mesh pipeline=2 --pipeline-schedule 2f2b
     refused 'stages "0-1,3": stage 1 begins with block 3; expected block 2' plan $small --mesh pipeline=2 --stages 0-1,3
     refused '1 stage, but the mesh has 2 ranks along pipeline' plan $small --mesh pipeline=2 --stages 0-3
     refused 'expected the blocks of each stage, such as 0-5,6-11' plan $small --mesh pipeline=2 --stages a,b
-    refused 'stages along pipeline, and the model can be cut into' plan --model mlp --mesh pipeline=32 --batch 32
+    refused 'pipeline stages, but the model can be cut into at most' plan --model mlp --mesh pipeline=32 --batch 32
     refused 'which the stages of a pipeline compute one after the other' train --model resnet20 --batch 16 --steps 1 \
         --data synthetic:3x8x8,count=64 --sync-batchnorm --mesh pipeline=2 --reproducible
     # Slices of the state do not change when gradients of weights are computed.

@@ -6,8 +6,8 @@
 # more, kills must have hit sums and ranks outside of collectives, and transfers between stages where there are any.
 #
 #   ROUNDS=n storm_layouts.sh      200 rounds by default
-#   storm_layouts.sh --experts     a model with experts, in layouts with the axis expert
-#   storm_layouts.sh --pipeline    layouts with the axis pipeline, in every schedule
+#   storm_layouts.sh --experts     a model with experts, in layouts with the expert axis
+#   storm_layouts.sh --pipeline    layouts with the pipeline axis, in every schedule
 # ctest: timeout 7200
 set -u
 : "${LOCKSTEP:?the command}" "${SOURCE_DIR:?the tree}"

@@ -1,4 +1,4 @@
-/* test_overlap.c - collectives along the axis tensor run beside products of backward that do not depend on them: where
+/* test_overlap.c - collectives along the tensor axis run beside products of backward that do not depend on them: where
  * starts and waits are in the list of a transformer, and that every node still comes behind what it reads. */
 #include "planned_transformer.h"
 

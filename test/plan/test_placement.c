@@ -1,4 +1,4 @@
-/* test_placement.c - placements along the axis tensor, found from the factors of operations: what of each model is
+/* test_placement.c - placements along the tensor axis, found from the factors of operations: what of each model is
  * split, what is summed and gathered, and that names do not matter. */
 #include "placement_model.h"
 

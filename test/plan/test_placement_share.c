@@ -1,4 +1,4 @@
-/* test_placement_share.c - a rank of the axis tensor has its share: arithmetic and memory as its plan says. */
+/* test_placement_share.c - a rank of the tensor axis has its share: arithmetic and memory as its plan says. */
 #include "placement_model.h"
 
 /* ---- it is parallel: what a plan says of one rank ---- */
@@ -41,7 +41,7 @@ static planned plan_rank(const text_model *model, const char *axes, const char *
     config.parallel.leaves = model->leaves;
     config.parallel.reproducible_layout = model->leaves > 0;
     config.parallel.sum_part_minimum = 8;
-    /* One by one: ranks of the axis tensor run leaves so. */
+    /* One by one: ranks of the tensor axis run leaves so. */
     REQUIRE(lk__plan_create(r.graph, &config, true, &r.plan) == LK_OK, "%s", lk_context_error(r.context));
     for (int k = 0; k < LK_MEMORY_COUNT; k++) made.bytes[k] = lk_plan_memory(r.plan, (lk_memory)k);
     for (size_t i = 0; i < r.plan->train.order_count; i++) {

@@ -1,4 +1,4 @@
-/* test_expert_leaves.c - experts that are split over the axis expert, with a batch in leaves: weights, moments and
+/* test_expert_leaves.c - experts that are split over the expert axis, with a batch in leaves: weights, moments and
  * losses have the bits of one rank, for ranks as threads, with any number of leaves, leaves without samples, experts
  * without a token and one that gets all, a parameter that nothing uses, and the other axes; memory is what the plan
  * states.

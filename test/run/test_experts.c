@@ -1,4 +1,4 @@
-/* test_experts.c - layers whose experts are split over the axis expert train as on one rank: losses, gradients, weights
+/* test_experts.c - layers whose experts are split over the expert axis train as on one rank: losses, gradients, weights
  * and outputs in f64, for ranks as threads, with experts that get no token, one that gets all, capacities, unequal and
  * empty batches, and the other axes.
  *

@@ -1,4 +1,4 @@
-/* test_pipeline.c - models that are cut into stages along the axis pipeline train as on one rank: losses, weights and
+/* test_pipeline.c - models that are cut into stages along the pipeline axis train as on one rank: losses, weights and
  * gradients in f64, for ranks as threads, with several micro-batches, unequal and empty batches.
  *
  * ctest: timeout 300, label threaded, ranks 8 */

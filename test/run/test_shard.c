@@ -1,4 +1,4 @@
-/* test_shard.c - ranks along the axis shard, which have slices of the state: with any stage, number of ranks and
+/* test_shard.c - ranks along the shard axis, which have slices of the state: with any stage, number of ranks and
  * transport they train as one rank does, with the same bits as data parallel ranks where sums have the same order, and
  * with the memory that the plan says.
  *

@@ -1,4 +1,4 @@
-/* test_tensor.c - models whose values are cut over the axis tensor train as on one rank: losses, weights, gradients and
+/* test_tensor.c - models whose values are cut over the tensor axis train as on one rank: losses, weights, gradients and
  * outputs in f64, for ranks as threads, in meshes of 2 to 8 ranks, with unequal and empty batches.
  *
  * ctest: timeout 300, label threaded, ranks 8 */

@@ -1,4 +1,4 @@
-/* test_vocabulary.c - a loss whose classes are cut over the axis tensor, in blocks of rows: losses, gradients and
+/* test_vocabulary.c - a loss whose classes are cut over the tensor axis, in blocks of rows: losses, gradients and
  * weights are those of one rank, with tied and untied heads, smoothed and ignored labels, unequal and empty batches.
  *
  * ctest: timeout 300, label threaded, ranks 4 */

@@ -214,7 +214,7 @@ static void damage_is_found_in_its_chunk(void)
     static const char *const texts[] = {"model.safetensors is damaged: bytes 128 to 191 differ",
                                         "optimizer.safetensors is damaged: bytes 64 to 127 differ",
                                         "model.safetensors is damaged: bytes",
-                                        "model.safetensors is damaged: its 1000 bytes"};
+                                        "model.safetensors is damaged: its size of 1000 bytes"};
     rig                      r;
     open_rig(&r);
     for (int i = 0; i < 4; i++) {

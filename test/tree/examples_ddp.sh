@@ -66,7 +66,7 @@ if "$examples/ddp_mlp" 2 no/such/directory/file > out.txt 2>&1; then fail \
     "saved into a directory that does not exist"; fi
 grep -q 'rank 0: .*no/such/directory' out.txt || fail "no reason given: $(cat out.txt)"
 
-# A model that is cut over the axis tensor has the losses of one rank, and each rank a part of the parameters.
+# A model that is cut over the tensor axis has the losses of one rank, and each rank a part of the parameters.
 "$examples/parallel" data=1 > parallel-1.txt
 for axes in tensor=2 data=2,tensor=2 shard=2; do
     "$examples/parallel" $axes > parallel.txt || fail "parallel $axes: $(cat parallel.txt)"

@@ -14,8 +14,8 @@ static lk_status refill(lk__csv *c)
 {
     lk_status status = lk__stream_refill(&c->stream, &c->text, LARGEST_RECORD);
     if (status != LK_END) return status;
-    return lk__fail(c->context, LK_EFORMAT, "%s: line %lld is longer than %d bytes: is a quote not closed?", c->label,
-                    (long long)c->line, LARGEST_RECORD);
+    return lk__fail(c->context, LK_EFORMAT, "%s: line %lld is longer than %d bytes: is a closing quote missing?",
+                    c->label, (long long)c->line, LARGEST_RECORD);
 }
 
 /* The most frequent of comma, semicolon and tab in the first line, outside of quotes. */

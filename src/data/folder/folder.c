@@ -25,7 +25,8 @@ static lk_status check_options(lk_context *context, const lk_open_options *o)
         return lk__fail(context, LK_EINVAL, "folder: %d channels are invalid: expected 1 (grey) or 3 (RGB)",
                         o->channels);
     if (!(o->holdout >= 0 && o->holdout < 1))
-        return lk__fail(context, LK_EINVAL, "folder: a hold-out of %g is invalid: expected 0 to below 1", o->holdout);
+        return lk__fail(context, LK_EINVAL, "folder: a hold-out of %g is invalid: expected at least 0 and less than 1",
+                        o->holdout);
     return LK_OK;
 }
 

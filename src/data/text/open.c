@@ -28,7 +28,8 @@ static lk_status begin_request(lk_context *context, const char *kind, const lk__
     if (options->packing < -1 || options->packing > 1)
         return lk__fail(context, LK_EINVAL, "packing %d is invalid: expected -1, 0 or 1", options->packing);
     if (!(options->holdout >= 0 && options->holdout < 1) && options->holdout != -1)
-        return lk__fail(context, LK_EINVAL, "a hold-out of %g is invalid: expected 0 to below 1", options->holdout);
+        return lk__fail(context, LK_EINVAL, "a hold-out of %g is invalid: expected at least 0 and less than 1",
+                        options->holdout);
     r->holdout = options->holdout > 0 ? options->holdout : 0;
     r->stride = options->stride ? options->stride : r->split == LK_SPLIT_TRAIN ? 0 : r->length;
     if (r->stride < 0 || r->stride > r->length)

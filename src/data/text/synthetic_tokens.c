@@ -38,9 +38,9 @@ lk_status lk__synthetic_tokens_make(lk_context *context, const lk_dataset_synthe
     lk_field fields[] = {{.name = "tokens", .dtype = LK_I32, .rank = 1, .dims = {length}, .classes = config->classes},
                          {.name = "label", .dtype = LK_I32, .rank = 1, .dims = {length}, .classes = config->classes}};
     if (config->rank != 1 || config->classes < 1)
-        return lk__fail(
-            context, LK_EINVAL,
-            "synthetic tokens need one length and a vocabulary of at least 1: synthetic-tokens:256,vocabulary=65");
+        return lk__fail(context, LK_EINVAL,
+                        "synthetic tokens need one length and a vocabulary of at least 1, as in "
+                        "synthetic-tokens:256,vocabulary=65");
     lk_status status =
         lk__dataset_make(context, &(lk__dataset_about){"synthetic-tokens", config->count, fields, 2}, dataset);
     if (status < 0) return status;

@@ -100,8 +100,8 @@ static void *cuda_alloc(lk__device *d, lk_memory kind, size_t bytes)
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&available, &total);
         lk__cuda_host.fail(d->context, LK_ENOMEM,
-                           "GPU %d is out of memory for %.1f MiB%s%s: %.1f of its %.1f MiB are free",
-                           as_cuda(d)->number, (double)bytes / 1048576.0, kind == LK_MEMORY_OTHER ? "" : " of ",
+                           "GPU %d is out of memory: cannot allocate %.1f MiB%s%s; %.1f of its %.1f MiB are free",
+                           as_cuda(d)->number, (double)bytes / 1048576.0, kind == LK_MEMORY_OTHER ? "" : " for ",
                            kind == LK_MEMORY_OTHER ? "" : lk__cuda_host.memory_name(kind),
                            (double)available / 1048576.0, (double)total / 1048576.0);
         return NULL;

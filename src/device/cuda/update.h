@@ -1,5 +1,5 @@
-/* device/cuda/update.h - the update of many tensors in a few launches, for the kernels of optimizers: each is a rule in
- * a file of its own, and UPDATE_KERNELS.
+/* device/cuda/update.h - updates many tensors in a few launches, for the kernels of optimizers. Each optimizer defines
+ * a rule in its own file and instantiates its kernels with UPDATE_KERNELS.
  *
  * Bound by bytes. The rate and the step's number are read from the step block, so a launch can be recorded once; a
  * step that is halted changes nothing. What a launch must know of its tensors is in its parameters, 4 KiB at most,

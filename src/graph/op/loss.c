@@ -104,7 +104,7 @@ static int check_labelled_rows(lk__graph_shapes *s)
                               lk__op_name(s->op), lk__shape_show(parts).text, lk__shape_show(x).text,
                               LK__CLASS_STATISTICS);
     if (!(s->attrs->label_smoothing >= 0 && s->attrs->label_smoothing < 1))
-        return LK__SHAPE_FAIL(s, "%s: label_smoothing is %g; expected 0 to below 1", lk__op_name(s->op),
+        return LK__SHAPE_FAIL(s, "%s: label_smoothing is %g; expected at least 0 and less than 1", lk__op_name(s->op),
                               s->attrs->label_smoothing);
     return 0;
 }
@@ -372,7 +372,7 @@ static int linear_cross_entropy_shape(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "linear_cross_entropy: labels %s do not match x %s; expected one i32 per row",
                               lk__shape_show(labels).text, lk__shape_show(x).text);
     if (!(s->attrs->label_smoothing >= 0 && s->attrs->label_smoothing < 1))
-        return LK__SHAPE_FAIL(s, "linear_cross_entropy: label_smoothing is %g; expected 0 to below 1",
+        return LK__SHAPE_FAIL(s, "linear_cross_entropy: label_smoothing is %g; expected at least 0 and less than 1",
                               s->attrs->label_smoothing);
     s->out[0] = s->out[1] = s->out[2] = lk__shape_scalar(LK_F64);
     s->out[3] = *x;
