@@ -29,9 +29,10 @@ static const option bench_options[] = {
     PARALLEL_OPTIONS TACTICS_OPTION,
     HEADING("Running"),
     INTEGER("steps", "N", "0", 0, 1e9,
-            "Steps to measure; 0: about two seconds, at least 20. The first quarter is warm-up"),
+            "Steps to measure; 0: as many as take about two seconds, but at least 20. The first quarter is warm-up"),
     MACHINE_OPTIONS,
-    FLAG("profile", "Print the time of each part of a step; on a GPU, what bounds it and how much of that is reached"),
+    FLAG("profile",
+         "Print the time of each part of a step; on a GPU, also what bounds it and how much of that bound is reached"),
     COMM_OPTIONS,
     GENERATE_OPTIONS,
     HEADING("All benchmarks"),
@@ -386,18 +387,16 @@ static int run_bench(const options *given)
 const command command_bench = {
     "bench",
     "measure training, generation, or collectives",
-    "`lockstep bench train` trains on generated data in memory and prints the median speed of a step, the mean time of "
-    "one, the time from "
-    "exec to the end of the first step, and the peak memory.\n\n"
-    "`lockstep bench comm` starts ranks on this host, or is one of those that mpirun, srun or `lockstep run` started, "
-    "and prints, for each size, the median time of a collective, its bandwidth, the memory bandwidth of the same "
-    "processes, and the limit that it sets: bytes / the time in which they move what the collective needs at least "
-    "between buffers that all of them map (all_reduce of S bytes on N ranks: NS bytes read and NS written). If "
-    "--device names a GPU, it measures the collectives that the ranks' GPUs run by themselves, and prints the table of "
-    "nccl-tests.\n\n"
-    "`lockstep bench generate` generates text with initial weights of a transformer and prints tokens per second, and "
-    "how much "
-    "of the memory's bandwidth reading the weights takes.\n\n"
+    "`lockstep bench train` trains on generated data in memory and prints the speed of the median step, the mean time "
+    "of a step, the time from exec to the end of the first step, and the peak memory.\n\n"
+    "`lockstep bench comm` starts ranks on this host, or runs as one of the ranks that mpirun, srun or `lockstep run` "
+    "started, and prints, for each size, the median time of a collective, its bandwidth, the memory bandwidth of the "
+    "same processes, and the limit that it sets: bytes / the time in which they move the least that the collective "
+    "needs between buffers that all of them map (all_reduce of S bytes on N ranks: NS bytes read and NS written). If "
+    "--device names a GPU, it measures the collectives that the ranks' GPUs run by themselves, and prints the table "
+    "of nccl-tests.\n\n"
+    "`lockstep bench generate` generates text with a transformer's initial weights and prints the tokens per second "
+    "and how much of the memory bandwidth is used for reading the weights.\n\n"
     "Examples: lockstep bench train --model cnn --batch 64 --threads 1 --json; lockstep bench comm --ranks 2 --sizes "
     "8,1M,25M; lockstep bench generate --model gpt2 --threads 8",
     "train|comm|generate",

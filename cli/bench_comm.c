@@ -272,7 +272,7 @@ static int report_failure(bench *b, lk_status status)
     char        memory[96];
     const char *text = lk_context_error(b->context);
     if (!b->failure) return report("bench", b->context, status);
-    snprintf(memory, sizeof memory, "out of memory for the ranks' buffers of %zu bytes", b->bytes);
+    snprintf(memory, sizeof memory, "out of memory: cannot allocate the ranks' buffers of %zu bytes", b->bytes);
     if (!text[0]) text = status == LK_ENOMEM && b->bytes ? memory : lk_status_text(status);
     if (atomic_exchange(&b->failure->taken, 1) == 0) {
         b->failure->rank = b->rank;

@@ -41,7 +41,7 @@ static int read_options(bench *b, const options *given)
     b->prompt_tokens = options_integer(given, "prompt-tokens");
     b->tokens = options_integer(given, "tokens");
     if (b->prompt_tokens + b->tokens > b->transformer.config.context) {
-        print_error("bench", "--prompt-tokens %lld and --tokens %lld: the context of %s is %lld",
+        print_error("bench", "--prompt-tokens %lld and --tokens %lld: their sum exceeds the context of %s, %lld",
                     (long long)b->prompt_tokens, (long long)b->tokens, model, (long long)b->transformer.config.context);
         return EXIT_USER_ERROR;
     }

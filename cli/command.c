@@ -73,10 +73,7 @@ int command_exit_code(lk_status status)
     }
 }
 
-const char *command_remedy(lk_status status)
-{
-    return status == LK_ETOOLARGE ? "; --overcommit starts it nevertheless" : "";
-}
+const char *command_remedy(lk_status status) { return status == LK_ETOOLARGE ? "; --overcommit starts it anyway" : ""; }
 
 /* All ranks have the table of a failure; the first in it that is not missing prints it, the others only the line above
  * it. The length of what this rank prints. */

@@ -85,7 +85,8 @@ static int run_data(const options *given)
             print_error("data", "unknown command `data %s`; did you mean `data %s`?", verb, suggestion);
         else
             print_error("data",
-                        "unknown command `data %s`; `lockstep data get NAME` downloads, `data tokenize` writes tokens",
+                        "unknown command `data %s`; `lockstep data get NAME` downloads a data set, `lockstep data "
+                        "tokenize` writes texts as tokens",
                         verb);
         return EXIT_USER_ERROR;
     }
@@ -98,12 +99,11 @@ const command command_data = {
     "data",
     "download a known data set, or turn texts into tokens",
     "`data get` downloads cifar10, fashion-mnist or mnist, resumes an interrupted download, and checks every file's "
-    "SHA-256 "
-    "before it gets its final name.\n\n"
+    "SHA-256 before it gets its final name.\n\n"
     "`data tokenize` writes the tokens of text files, of the files below directories, and of JSON files (.jsonl, or "
-    ".json: an object in each line, or an array of objects) to one file for --data tokens:FILE. Documents begin as the "
-    "tokenizer's template says, and are followed by its end token. Memory does not depend on the size of the texts, "
-    "except for arrays, and the file appears when it is complete.\n\n"
+    ".json: an object in each line, or an array of objects) to one file for --data tokens:FILE. Documents begin as "
+    "the tokenizer's template says, and are followed by its end token. The memory needed does not depend on the size "
+    "of the texts, except for arrays, and the file appears only when it is complete.\n\n"
     "Examples: lockstep data get cifar10; lockstep data tokenize corpus.jsonl --tokenizer tokenizer.json --out "
     "train.bin",
     "get NAME | tokenize FILE|DIR...",

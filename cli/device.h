@@ -16,8 +16,8 @@
 
 /* For commands that allocate what a plan needs. */
 #define OVERCOMMIT_OPTION                                                                                           \
-    FLAG("overcommit", "Start even if this machine, or the limit of a control group, has less memory available " \
-         "than needed: the system may then kill the process", .flags = OPTION_LOCAL)
+    FLAG("overcommit", "Start even if less memory is available than needed, on this machine or within the limit "   \
+                       "of a control group: the system may then kill the process", .flags = OPTION_LOCAL)
 
 /* For commands that train. */
 #define DATA_ON_DEVICE_OPTION                                                                                        \

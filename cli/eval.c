@@ -154,13 +154,13 @@ static int run_eval(const options *command_line)
 const command command_eval = {
     "eval",
     "evaluate saved weights on a test set or on your own data",
-    "Loads weights strictly (names and shapes must match the model) and prints the mean loss and the metrics, each "
-    "sample once: of the test set, or of all samples of the files that --data names (--split). Of a language model "
-    "every token but the first of a document is scored once, and perplexity and bits per byte are printed, too. A "
-    "checkpoint directory knows its model, its data and their options; options on the command line take "
+    "Loads weights strictly (names and shapes must match the model) and prints the mean loss and the metrics, counting "
+    "each sample once: over the test set, or over all samples of the files that --data names (--split). For a language "
+    "model, every token except the first of a document is scored once, and perplexity and bits per byte are printed as "
+    "well. A checkpoint directory records its model, its data and their options; options on the command line take "
     "precedence.\n\nWith several ranks (-n, or any launcher) each evaluates whole batches in turn, and the result is "
-    "that of one rank, bit for bit; ranks along the tensor axis (--mesh) have a part of the model each, and sums are "
-    "rounded in another order.\n\nExamples: lockstep eval --load runs/first; lockstep eval --load runs/first "
+    "that of one rank, bit for bit; but ranks along the tensor axis (--mesh) have a part of the model each, so sums "
+    "are rounded in a different order.\n\nExamples: lockstep eval --load runs/first; lockstep eval --load runs/first "
     "--data csv:new.csv; lockstep eval --load runs/text --data text:book.txt --stride 64 -n 4; lockstep eval --load "
     "model.safetensors --model cnn --data fashion-mnist",
     NULL,

@@ -28,14 +28,14 @@ static const option generate_options[] = {
     PROMPT_OPTIONS,
     HEADING("Continuation"),
     INTEGER("tokens", "N", "100", 1, 1e9,
-            "Maximum number of new tokens for each prompt; the model's context may end it earlier"),
+            "Maximum number of new tokens for each prompt; the model's context may end the text earlier"),
     NUMBER("temperature", "T", "1", 0, 1000,
            "Divides the logits: below 1 the text is more predictable. 0: always the most probable token"),
     INTEGER("top-k", "K", "0", 0, 1e9, "Choose from the K most probable tokens; 0: from all"),
     NUMBER("top-p", "P", "1", 0, 1, "Choose from the fewest tokens whose probabilities add up to P"),
     INTEGER("seed", "N", "0", 0, 9e15,
             "Seed for choosing tokens. A prompt's text does not depend on the other prompts"),
-    TEXTS("stop", "TEXT", "End before this text, also where it spans tokens; may be repeated"),
+    TEXTS("stop", "TEXT", "End before this text, even where it spans several tokens; may be repeated"),
     FLAG("ignore-eos", "Continue after the end-of-text token"),
     FLAG("slide", "When the model's context is full, continue from its latest half; otherwise the text ends there"),
     HEADING("Output"),
@@ -43,9 +43,9 @@ static const option generate_options[] = {
     FLAG("json", "Print a line of JSON for each prompt: prompt, ids, text, end (eos, stop, tokens or context)"),
     FLAG("timing", "Also measure the memory's bandwidth, and compare the speed with it"),
     HEADING("Ranks"),
-    RANKS_OPTION("Start N ranks on this host, which hold and compute a part of the model each: a number, gpu (one per "
-                 "GPU), cpu (one per core), or auto. `lockstep run`, torchrun, mpirun and srun start ranks too, with "
-                 "--mesh"),
+    RANKS_OPTION(
+        "Start N ranks on this host, each of which holds and computes a part of the model: a number, gpu (one per "
+        "GPU), cpu (one per core), or auto. `lockstep run`, torchrun, mpirun and srun start ranks too, with --mesh"),
     TEXT_SUGGESTED("mesh", "AXES", NULL, "tensor=",
                    "The ranks as named axes with their extents; -n 4 alone is tensor=4. tensor: each rank along it has "
                    "a part of every large operation and of the cache of keys and values",
@@ -175,8 +175,8 @@ static bool report_other_model(generation *g, const char *load)
     if (lk_checkpoint_describe(g->context, load, &description) < 0) return false;
     const char *model = lk_description_find(description, "model");
     print_error("generate",
-                "--load %s: a checkpoint of %s%s, which has no text to continue: generate needs a language model (gpt, "
-                "llama), whose checkpoints hold config.json",
+                "--load %s: this is a checkpoint of %s%s, which does not generate text: generate needs a language "
+                "model (gpt, llama), whose checkpoints hold config.json",
                 load, model ? "--model " : "another model", model ? model : "");
     lk_description_free(description);
     return true;
@@ -354,7 +354,7 @@ static int check_options(generation *g, const options *given)
             ? "--top-p 0 leaves no token to choose; --temperature 0 or --top-k 1 takes the most probable one"
             : NULL;
     while (!wrong && (g->stops[g->stop_count] = options_text_at(given, "stop", g->stop_count)))
-        if (++g->stop_count == MOST_STOPS) wrong = "--stop: at most 63 are supported";
+        if (++g->stop_count == MOST_STOPS) wrong = "--stop: at most 63 strings are supported";
     if (wrong) print_error("generate", "%s", wrong);
     return wrong ? EXIT_USER_ERROR : 0;
 }

@@ -34,14 +34,14 @@ int loss_choose(const char *command_name, const char *given, const loss_data *fr
     if (needs && label && label->rank > 0) {
         print_error(command_name,
                     "%s has %lld whole numbers as the label of each sample: --loss bce predicts which of them are 1, "
-                    "--loss mse or l1 the numbers",
+                    "--loss mse or l1 predicts the numbers",
                     data, (long long)lk_field_elements(label));
         return EXIT_USER_ERROR;
     }
     if (*kind == LOSS_CROSS_ENTROPY && !classes && target) {
         print_error(command_name,
-                    "--loss cross_entropy needs class numbers from 0; the labels of %s are not integers, or are "
-                    "several per sample: --loss mse or l1 predicts numbers",
+                    "--loss cross_entropy needs class numbers from 0; the labels of %s are not integers, or there are "
+                    "several for each sample: --loss mse or l1 predicts numbers",
                     data);
         return EXIT_USER_ERROR;
     }

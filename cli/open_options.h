@@ -35,15 +35,15 @@ void        data_names_describe(char *out, size_t size);
                .of = "data"),                                                                                         \
         TEXT("cache", "DIR", NULL, "folder: keep decoded images in DIR, which later runs and other ranks use",        \
              .of = "data"),                                                                                           \
-        FLAG("skip-broken", "folder: leave out images that cannot be decoded, and list them. Decodes all of them "    \
-             "first", .of = "data")
+        FLAG("skip-broken", "folder: leave out images that cannot be decoded, and list them. All images are "         \
+                            "decoded first", .of = "data")
 
 #define TEXT_OPTIONS                                                                                                   \
     TEXT_SUGGESTED("tokenizer", "NAME|FILE|DIR", NULL, "byte|char",                                                    \
          "text, jsonl, tokens: byte, char (a token for each character of the text), a tokenizer.json, or a directory " \
          "that has one, such as a checkpoint or a Hugging Face model (default for text: byte)"),                       \
         INTEGER("context", "N", "256", 1, 1 << 24,                                                                     \
-                "text, jsonl, tokens, transformers: tokens of a sequence (default 256; gpt2 and so on, config.json: "  \
+                "text, jsonl, tokens, transformers: tokens in a sequence (default 256; gpt2 and so on, config.json: "  \
                 "all positions of the model)"),                                                                        \
         TEXT("text-field", "NAME", "text", "jsonl, and JSONL files in a directory of texts: the field with the text",  \
              .of = "data", .flags = OPTION_CONTENTS),                                                                  \

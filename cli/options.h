@@ -85,8 +85,8 @@ typedef struct option {
     TEXT_SUGGESTED(name_, argument_, value_, choices_, doc_, .letter = letter_)
 #define CONFIG                                                                                                       \
     {.name = "config", .argument = "FILE", .type = OPTION_CONFIG, .flags = OPTION_UNRECORDED | OPTION_LOCAL,         \
-     .doc = "Read options from FILE: lines of `name = value`, for flags `name = true`, # for comments; the command " \
-            "line has precedence"}
+     .doc = "Read options from FILE: lines of `name = value`, for flags `name = true`, # for comments; the "         \
+            "command line takes precedence"}
 #define SAME_AS(name_, argument_, other_, doc_) \
     {.name = name_, .argument = argument_, .doc = doc_, .type = OPTION_TEXT, .same_as = other_}
 #define REFUSED(name_, reason_) {.name = name_, .doc = reason_, .type = OPTION_REFUSED}

@@ -32,8 +32,8 @@ static const option plan_options[] = {
                           .without = "", .axes = LK_AXIS_TENSOR),
     TEXT("link", "SPEED", "10Gbit", "Bandwidth between ranks, per direction: 1Gbit, 100Gbit, 20GB (bytes) per second"),
     NUMBER("latency-us", "X", "50", 0, 1e6, "Latency between ranks in microseconds"),
-    FLAG("measure", "Measure some steps of one rank, beside as many as will share its host, instead of estimating from "
-                    "--gflops and --memory-gb"),
+    FLAG("measure", "Measure some steps of one rank, while as many others run as will share its host, instead of "
+                    "estimating from --gflops and --memory-gb"),
     NUMBER("gflops", "X", "30", 0.001, 1e9, "GFLOP/s of one rank"),
     NUMBER("memory-gb", "X", "10", 0.001, 1e9, "GB/s of one rank's memory"),
     HEADING("Printing"),
@@ -321,7 +321,7 @@ static int choose_hosts(setup *s, const options *given)
     int code = choose_ranks(s, given);
     s->config.plan_hosts = (int)options_integer(given, "nnodes");
     if (code != 0 || s->config.plan_hosts <= s->config.plan_world) return code;
-    print_error("plan", "--nnodes %d for %d rank%s: every host has at least one; give -n %d or more",
+    print_error("plan", "--nnodes %d for %d rank%s: every host needs at least one; give -n %d or more",
                 s->config.plan_hosts, s->config.plan_world, s->config.plan_world == 1 ? "" : "s", s->config.plan_hosts);
     return EXIT_USER_ERROR;
 }

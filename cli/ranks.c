@@ -47,7 +47,8 @@ static bool check_restarts(const char *name, const options *given, int *code)
 {
     bool restarts = options_known(given, "max-restarts") && options_integer(given, "max-restarts") > 0;
     if (restarts && !options_text(given, "ranks") && !options_find(given, "mesh")) {
-        print_error(name, "--max-restarts requires -n N or --mesh, which start ranks; `lockstep run` has it too");
+        print_error(name,
+                    "--max-restarts requires -n N or --mesh, which start ranks; `lockstep run` has this option too");
         *code = EXIT_USER_ERROR;
         return false;
     }
@@ -199,7 +200,7 @@ static void relax_recorded_state(setup *s, const char *name, const options *give
     config->state = LK_STATE_AUTO;
     if (lk_trainer_state(s->context, config, why, sizeof why) == LK_STATE_SHARED) config->state = LK_STATE_SHARED;
     if (config->state == LK_STATE_AUTO && config->comm && lk_comm_rank(config->comm) == 0)
-        print_note(name, "--state shared of the record is not supported here; the state is %s", why);
+        print_note(name, "--state shared, which the checkpoint records, is not supported here; the state is %s", why);
 }
 
 int ranks_mesh(setup *s, const char *name, const options *given, int ranks)
@@ -257,10 +258,11 @@ static int check_reproducible(const lk_trainer_config *config, const char *name,
                               bool reproducible)
 {
     if (config->gradient_dtype != LK_F32 && (reproducible || config->dtype == LK_F64)) {
-        print_error(name, "--gradient-dtype %s %s; omit one of the two", lk_dtype_name(config->gradient_dtype),
-                    reproducible
-                        ? "rounds between ranks, so results depend on their number, which --reproducible excludes"
-                        : "does not apply to --dtype f64");
+        print_error(
+            name, "--gradient-dtype %s %s; omit one of the two", lk_dtype_name(config->gradient_dtype),
+            reproducible
+                ? "rounds between ranks, so results would depend on their number, which --reproducible rules out"
+                : "does not apply to --dtype f64");
         return EXIT_USER_ERROR;
     }
     if (options_given(given, "leaves") && !reproducible) {
@@ -286,11 +288,10 @@ static int check_leaves(const lk_trainer_config *config, const char *name, int p
         return EXIT_USER_ERROR;
     }
     if (config->leaves && config->accumulate > most) {
-        print_error(
-            name,
-            "--accumulate %d with --reproducible: a micro-batch consists of whole leaves, and with --leaves %d a "
-            "rank has at most %d; use --accumulate %d or less, or more --leaves",
-            config->accumulate, config->leaves, most, most);
+        print_error(name,
+                    "--accumulate %d with --reproducible: a micro-batch must consist of whole leaves, and with "
+                    "--leaves %d a rank has at most %d; use --accumulate %d or less, or more --leaves",
+                    config->accumulate, config->leaves, most, most);
         return EXIT_USER_ERROR;
     }
     return 0;

@@ -16,9 +16,9 @@ void ranks_restarted(options *given);
     TEXT_SUGGESTED("mesh", "AXES", NULL, "data=|shard=|tensor=|pipeline=|expert=",                                  \
                    "The ranks as named axes with their extents, such as data=2,shard=2,tensor=2; -n 8 alone is "    \
                    "data=8, and without -n their product is the number of ranks. The last axis joins neighbours. "  \
-                   "data: each rank along it processes its share of every batch. shard: the same, and it has a "    \
-                   "part of the state. tensor: it computes a part of every large operation. pipeline: it has some " \
-                   "of the blocks. expert: as data, and it has a part of the experts", .of = "ranks")
+                   "data: each rank along it processes its share of every batch. shard: the same, but it has "      \
+                   "only a part of the state. tensor: it computes a part of every large operation. pipeline: it "   \
+                   "has some of the blocks. expert: as data, but it has only a part of the experts", .of = "ranks")
 
 /* The options of a command whose ranks any launcher can start. */
 #define RANKS_OF_LAUNCHERS                                                                                           \
@@ -48,21 +48,22 @@ void ranks_restarted(options *given);
              "instead of lending them to ranks that still compute. The bits are the same"),                            \
         NUMBER("bucket-mib", "X", "25", 0.001, 65536,                                                                  \
                "MiB of gradients in a bucket, reduced while backward runs; the first bucket has 1"),                   \
-        INTEGER("accumulate", "K", "1", 1, 65536, "Gradient accumulation: micro-batches per step and rank; less "      \
-                "memory, one synchronisation, the same result. With --reproducible each has whole leaves",             \
+        INTEGER("accumulate", "K", "1", 1, 65536,                                                                      \
+                "Gradient accumulation: micro-batches per step and rank; less memory, one synchronisation, the "       \
+                "same result. With --reproducible each must consist of whole leaves",                                  \
                 .of = "reproducible"),                                                                                 \
         SAME_AS("micro-batches", "N", "accumulate",                                                                    \
-                "Another name of --accumulate, which checkpoints record; with a pipeline axis, the number of "         \
+                "Another name for --accumulate, which checkpoints record; with a pipeline axis, the number of "        \
                 "micro-batches that pass through the stages in every step; at least 4 per stage keep idle time low"),  \
         CHOICE("gradient-dtype", "TYPE", "f32", GRADIENT_CHOICES,                                                      \
-               "Type in which gradients are all-reduced; a narrower one sends fewer bytes and rounds. Not with "       \
+               "Type in which gradients are all-reduced; a narrower one sends fewer bytes, but rounds. Not with "      \
                "--reproducible or --dtype f64"),                                                                       \
         FLAG("sync-batchnorm", "Batch norm over the whole batch instead of each rank's share"),                        \
         CHOICE("reproducible", "[layout]", "false", "true|layout|false",                                               \
                "The same bits with any number of ranks that split the batch: gradients of --leaves parts of it are "   \
                "added in a fixed order. layout: also the same bits in every --mesh, on CPUs: every sum that an axis "  \
-               "could split is added in a fixed order, on one rank as well. With --accumulate a micro-batch has "      \
-               "whole leaves",                                                                                         \
+               "could split is added in a fixed order, on one rank as well. With --accumulate a micro-batch must "     \
+               "consist of whole leaves",                                                                              \
                .without = "true"),                                                                                     \
         INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks",    \
                 .of = "reproducible"),                                                                                 \
@@ -70,9 +71,10 @@ void ranks_restarted(options *given);
              "of stages by estimated time and memory; - for a first or last stage without blocks",                     \
              .of = "mesh", .axes = LK_AXIS_PIPELINE),                                                                  \
         CHOICE_LISTED("pipeline-schedule", "NAME", "1f1b", mesh_options_schedule,                                      \
-                      "In which order the stages compute micro-batches. 1f1b: forward of one and backward of another " \
-                      "in turn. gpipe: forward of all first, with the activations of all. zero-bubble: as 1f1b, and "  \
-                      "gradients of weights are computed where a stage would wait. All give the same bits",            \
+                      "In which order the stages compute micro-batches. 1f1b: forward of one and backward of "         \
+                      "another in turn. gpipe: forward of all first, with the activations of all. zero-bubble: as "    \
+                      "1f1b, but gradients of weights are computed where a stage would otherwise wait. All give the "  \
+                      "same bits",                                                                                     \
                       .of = "mesh", .axes = LK_AXIS_PIPELINE),                                                         \
         TRAINING_LIST(LK_TRAINER_MESH_OPTIONS) /* ends with a comma */
 

@@ -159,7 +159,7 @@ static int check_model(const setup *s, const char *name, const options *given, c
                            row->name, own, directory, row->name, recorded);
             continue;
         }
-        print_error(name, "--%s %s: %s holds another model, of --%s %s; omit --%s, or name another directory",
+        print_error(name, "--%s %s: %s holds another model, that of --%s %s; omit --%s, or name another directory",
                     row->name, own, directory, row->name, recorded, row->name);
         return EXIT_USER_ERROR;
     }
@@ -176,7 +176,9 @@ static void note_layout(const setup *s, const char *name, const options *given, 
         const char *recorded = recorded_value(s, given, promised[i]);
         own = options_find(given, promised[i]);
         if (options_chosen(given, promised[i]) && recorded && own && strcmp(recorded, own) != 0)
-            print_note(name, "--%s %s, but %s was trained with --%s %s: the result is that of neither from the start",
+            print_note(name,
+                       "--%s %s, but %s was trained with --%s %s: the result will differ from that of training from "
+                       "the start with either",
                        promised[i], own, directory, promised[i], recorded);
     }
 }
@@ -259,7 +261,7 @@ int record_require(const setup *s, const char *name, const options *given, const
     bool model = !options_given(given, "model"), data = !options_given(given, "data");
     if (s->described || (!model && !data)) return 0;
     find_checkpoint_of(path, directory, sizeof directory);
-    if (directory[0]) snprintf(hint, sizeof hint, "; --load %s, its checkpoint, knows both", directory);
+    if (directory[0]) snprintf(hint, sizeof hint, "; --load %s, its checkpoint, records both", directory);
     print_error(name, "--load %s holds weights alone: %s missing%s", path,
                 !data    ? "--model is"
                 : !model ? "--data is"

@@ -30,9 +30,9 @@ static const option run_options[] = {
     TEXT("nnodes", "N", "1", "Number of hosts"),
     INTEGER("node-rank", "N", NULL, 0, 1e6, "Index of this host; the ranks of all hosts join at host 0"),
     TEXT("master-addr", "ADDRESS", NULL, "Address of host 0 (default 127.0.0.1 for one host)"),
-    INTEGER(
-        "master-port", "PORT", NULL, 0, 65535,
-        "Port at which the ranks join (default 29500; for one host, and with 0, a free one, another for each restart)"),
+    INTEGER("master-port", "PORT", NULL, 0, 65535,
+            "Port at which the ranks join (default 29500; for one host, and with 0, a free one, chosen again for each "
+            "restart)"),
     TEXT("local-addr", "ADDRESS", NULL,
          "Address of this host at which its ranks listen (default: of the interface that routes to host 0)"),
     NUMBER("join-timeout", "SECONDS", NULL, 0.001, 1e7,

@@ -337,7 +337,8 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     if (status >= 0) return check_data_options(s, name, given);
     code = report(name, s->context, status);
     if (status == LK_ENOENT && s->checkpoint && options_given(given, "data") && !options_chosen(given, "data"))
-        print_note(name, "%s is the data that %s records, relative to the directory of that run; --data names another",
+        print_note(name,
+                   "%s is the data that %s records, relative to the directory of that run; give another with --data",
                    s->data, s->checkpoint);
     return code;
 }

@@ -39,8 +39,8 @@
                "Precision. Narrower than f32, it is mixed: weights and activations in that type; master weights, "     \
                "optimizer, gradients and sums in f32. f64 is for numerical checks"),                                   \
         CHOICE_LISTED("matmul-precision", "WHICH", "highest", precision_of_products,                                   \
-                      "Products of f32 on CPUs, of linear layers, matmul and experts. bf16: what they multiply is "    \
-                      "rounded to bf16, and sums and results are f32, as PyTorch's "                                   \
+                      "Products of f32 on CPUs, of linear layers, matmul and experts. bf16: their operands are "       \
+                      "rounded to bf16, but sums and results are f32, as with PyTorch's "                              \
                       "set_float32_matmul_precision(\"medium\"); convolutions and attention stay in f32")
 
 #define DATA_OPTIONS                                                                                                  \

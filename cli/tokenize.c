@@ -49,7 +49,7 @@ int data_tokenize(const options *given)
     progress                bar = {.what = "tokenize"};
     if (!options_text(given, "tokenizer"))
         missing = "--tokenizer is missing: byte, char, a tokenizer.json or its directory";
-    if (!options_text(given, "out")) missing = "--out is missing: the file that gets the tokens";
+    if (!options_text(given, "out")) missing = "--out is missing: the file to write the tokens to";
     if (missing) {
         print_error("data", "%s", missing);
         return EXIT_USER_ERROR;

@@ -28,8 +28,8 @@ static const option train_options[] = {
     MEMORY_OPTION,
     DATA_OPTIONS,
     TEXT("download", "auto|URL", NULL,
-         "Download the data set first if it is missing, from its usual address or from URL; one rank of each host does "
-         "it",
+         "Download the data set first if it is missing, from its usual address or from URL; one rank of each host "
+         "downloads it",
          .flags = OPTION_LOCAL),
     TRAINING_OPTIONS,
     RANKS_OF_LAUNCHERS,
@@ -417,14 +417,14 @@ const command command_train = {
     "train a model",
     "Trains a model in one process, or with several ranks that each process their share of every batch (-n, or any "
     "launcher), and may divide the state and the model's operations as well (--mesh). On a terminal, a progress line "
-    "shows step, loss, speed and time left; otherwise plain lines "
-    "are written to standard error: for the first step, then every few seconds. After each epoch a line has its mean "
-    "training loss and, with a test set, the loss there.\n\n"
+    "shows step, loss, speed and time left; otherwise plain lines are written to standard error: for the first step, "
+    "then every few seconds. After each epoch, a line shows its mean training loss and, with a test set, the loss on "
+    "that set.\n\n"
     "The same seed gives the same bits with any number of threads and loader workers. A run that was stopped and "
     "resumed ends with the same bits as an uninterrupted run.\n\n"
     "Examples: lockstep train --model cnn --data fashion-mnist --epochs 3 --save runs/first; the same with -n 2; "
-    "lockstep train --model gpt2 --data text:book.txt --mesh data=2,shard=2,tensor=2; "
-    "lockstep run --hosts a:2,b:2 -- lockstep train --model resnet20 --sync-batchnorm --reproducible",
+    "lockstep train --model gpt2 --data text:book.txt --mesh data=2,shard=2,tensor=2; lockstep run --hosts a:2,b:2 -- "
+    "lockstep train --model resnet20 --sync-batchnorm --reproducible",
     NULL,
     0,
     0,

@@ -188,7 +188,8 @@ int transformer_make(transformer *t, const char *name, const options *given, con
     if (code != 0) return code;
     t->length = options_given(given, "context") || kind ? options_integer(given, "context") : c->context;
     if (t->length > c->context) {
-        print_error(name, "--context %lld: %s has %lld positions", (long long)t->length, model, (long long)c->context);
+        print_error(name, "--context %lld: %s has only %lld positions", (long long)t->length, model,
+                    (long long)c->context);
         return EXIT_USER_ERROR;
     }
     if (options_given(given, "vocabulary")) c->vocabulary = options_integer(given, "vocabulary");
@@ -197,7 +198,7 @@ int transformer_make(transformer *t, const char *name, const options *given, con
     if (options_given(given, "dropout")) c->dropout = c->attention_dropout = options_number(given, "dropout");
     const char *loss = options_text(given, "loss");
     if (strcmp(loss, "auto") != 0 && strcmp(loss, "cross_entropy") != 0) {
-        print_error(name, "--loss %s: %s is trained with cross_entropy", loss, model);
+        print_error(name, "--loss %s: %s can be trained only with cross_entropy", loss, model);
         return EXIT_USER_ERROR;
     }
     code = read_recompute(t, name, given);

@@ -116,7 +116,7 @@ lk_status lk__context_make(const lk_context_config *config, lk_context **context
     lk_allocator allocator = config->allocator;
     if (!allocator.alloc || !allocator.free) allocator = (lk_allocator){default_alloc, default_free, NULL};
     lk_context *c = allocator.alloc(allocator.user, sizeof *c, LK__ALIGN);
-    if (!c) return lk__fail(NULL, LK_ENOMEM, "out of memory for a context");
+    if (!c) return lk__fail(NULL, LK_ENOMEM, "out of memory: cannot allocate a context");
     memset(c, 0, sizeof *c);
     c->allocator = allocator;
     c->log = config->log;
@@ -128,7 +128,7 @@ lk_status lk__context_make(const lk_context_config *config, lk_context **context
     c->limits_root = "";
     c->created = nanoseconds();
     if (!(c->environment = lk__environment_read(&allocator)))
-        status = lk__fail(c, LK_ENOMEM, "out of memory for a context");
+        status = lk__fail(c, LK_ENOMEM, "out of memory: cannot allocate a context");
     if (status >= 0) status = lk__pool_create(c, threads, &c->pool);
     if (status < 0) {
         lk__fail(NULL, status, "%s", lk_context_error(c));
@@ -317,7 +317,7 @@ const lk__environment_values *lk__context_environment(const lk_context *c) { ret
 lk_status lk__context_read_environment(lk_context *c)
 {
     lk__environment_values *values = lk__environment_read(&c->allocator);
-    if (!values) return lk__fail(c, LK_ENOMEM, "out of memory for the environment");
+    if (!values) return lk__fail(c, LK_ENOMEM, "out of memory: cannot copy the environment");
     lk__environment_values_free(&c->allocator, c->environment);
     c->environment = values;
     return LK_OK;

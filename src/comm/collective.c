@@ -53,12 +53,11 @@ lk_status lk__comm_check(lk_comm *c, const lk__comm_call *o)
         if (o->send_displacements && o->send_displacements[i] > furthest) furthest = o->send_displacements[i];
     }
     if (most > SIZE_MAX / 4 / size / (blocks ? (size_t)c->size : 1))
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: %zu elements are more than can be addressed", o->site.file,
+        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: %zu elements are too many to address", o->site.file,
                         o->site.line, name, most);
     if (furthest > SIZE_MAX / 4 / size) /* so that adding a count does not overflow */
-        return lk__fail(c->context, LK_EINVAL,
-                        "%s:%d: %s: a displacement of %zu elements is more than can be addressed", o->site.file,
-                        o->site.line, name, furthest);
+        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a displacement of %zu elements is too large to address",
+                        o->site.file, o->site.line, name, furthest);
     if (most > 0 && ((!o->send && needs_send(c, o)) || (!o->recv && needs_recv(c, o))))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a buffer is NULL", o->site.file, o->site.line, name);
     if (o->send && o->recv && !lk__call_buffers_fit(o, c->rank, c->size))

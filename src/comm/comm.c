@@ -357,8 +357,7 @@ static lk_status allocate_symmetric(lk_site site, lk_comm *c, lk__device *device
     lk_status status = all ? draw_secret(c->context, &mine.secret) : LK_ENOMEM;
     if (status >= 0 && bytes > SIZE_MAX / 4 / (size_t)c->size)
         status = lk__fail(c->context, LK_EINVAL,
-                          "%zu bytes of symmetric memory for each of %d ranks are more than can be addressed", bytes,
-                          c->size);
+                          "%zu bytes of symmetric memory for each of %d ranks are too many to address", bytes, c->size);
     if (status >= 0) status = gather_members(c, LK__ALLOC, bytes, site, &mine, all);
     if (bytes == 0) bytes = 1;
     if (status >= 0 && device) status = c->backend->allocate_device(c, device, all[0].secret, bytes, memory);
@@ -376,7 +375,7 @@ lk_status lk__comm_alloc_device_at(lk_site site, lk_comm *c, lk__device *device,
 {
     *memory = NULL;
     if (!lk__comm_abilities_for(c, device).queues)
-        return lk__fail(c->context, LK_EUNSUPPORTED, "backend %s has no symmetric memory of the device %s",
+        return lk__fail(c->context, LK_EUNSUPPORTED, "backend %s does not support symmetric memory on the device %s",
                         c->backend->name, device->backend->name);
     return allocate_symmetric(site, c, device, bytes, memory);
 }

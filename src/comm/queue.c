@@ -17,7 +17,7 @@ bool lk__comm_reaches(const lk_comm *c, const lk__device *device) { return lk__c
 
 static lk_status refuse_device(lk_comm *c, const lk__device *device, const char *what)
 {
-    return lk__fail(c->context, LK_EUNSUPPORTED, "%s: backend %s queues no calls on the device %s", what,
+    return lk__fail(c->context, LK_EUNSUPPORTED, "%s: backend %s cannot queue calls on the device %s", what,
                     c->backend->name, device->backend->name);
 }
 

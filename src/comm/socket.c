@@ -139,7 +139,7 @@ lk__comm_reason lk__comm_reason_of(int error)
     lk__comm_reason reason;
     struct rlimit   limit;
     if (error == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        snprintf(reason.text, sizeof reason.text, "%s: no descriptors left (limit %llu), raise it with ulimit -n",
+        snprintf(reason.text, sizeof reason.text, "%s: no file descriptors left (limit %llu): raise it with ulimit -n",
                  strerror(error), (unsigned long long)limit.rlim_cur);
     else
         snprintf(reason.text, sizeof reason.text, "%s", strerror(error));

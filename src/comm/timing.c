@@ -103,9 +103,9 @@ static lk_status compare_with_host(timing *x, char *mine, char *made)
 static lk_status check_result(timing *x)
 {
     char     *buffers = malloc(2 * x->t.bytes);
-    lk_status status =
-        buffers ? compare_with_host(x, buffers, buffers + x->t.bytes)
-                : lk__fail(x->comm->context, LK_ENOMEM, "out of memory for two buffers of %zu bytes", x->t.bytes);
+    lk_status status = buffers ? compare_with_host(x, buffers, buffers + x->t.bytes)
+                               : lk__fail(x->comm->context, LK_ENOMEM,
+                                          "out of memory: cannot allocate two buffers of %zu bytes", x->t.bytes);
     free(buffers);
     return status;
 }
@@ -185,10 +185,10 @@ static lk_status describe_call(timing *x, const char *name)
     x->send_at = x->t.in_place && f->in_place == LK__PLACE_IN_RECV ? part : 0;
     x->recv_at = x->t.in_place && f->in_place == LK__PLACE_IN_SEND ? part : 0;
     if (!lk__comm_abilities_for(x->comm, x->device).queues)
-        return lk__fail(context, LK_EUNSUPPORTED,
-                        "%s: the ranks exchange by backend %s, through the host's memory, and queue nothing on the "
-                        "device %s",
-                        f->name, lk_comm_backend(x->comm), x->device->backend->name);
+        return lk__fail(
+            context, LK_EUNSUPPORTED,
+            "%s: the ranks exchange by backend %s, through the host's memory, and cannot queue calls on the device %s",
+            f->name, lk_comm_backend(x->comm), x->device->backend->name);
     return LK_OK;
 }
 

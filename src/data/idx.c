@@ -120,12 +120,12 @@ static lk_status read_both(lk__data_stream *image_stream, lk__data_stream *label
     lk_status   status = lk__idx_read(label_stream, labels); /* the smaller file first */
     if (status < 0) return status;
     if (labels->rank != 1)
-        return lk__fail(context, LK_EFORMAT, "%s has %d axes: labels have one. Are images and labels swapped?",
+        return lk__fail(context, LK_EFORMAT, "%s has %d axes: labels must have one. Are images and labels swapped?",
                         label_stream->name, labels->rank);
     if ((status = probe ? probe_idx(image_stream, images) : lk__idx_read(image_stream, images)) < 0) return status;
     if (images->rank < 2)
         return lk__fail(context, LK_EFORMAT,
-                        "%s has one axis: images have at least two. Are images and labels swapped?",
+                        "%s has one axis: images must have at least two. Are images and labels swapped?",
                         image_stream->name);
     if (images->dims[0] != labels->dims[0])
         return lk__fail(context, LK_EFORMAT, "%s has %lld samples, but %s has %lld", image_stream->name,

@@ -252,7 +252,7 @@ lk_status lk__custom_probe(const lk__kernel_custom *custom, const lk_operation_c
     if (status >= 0)
         status = run_all(&p, pool);
     else
-        snprintf(finding, LK__CUSTOM_FINDING, "out of memory for the check");
+        snprintf(finding, LK__CUSTOM_FINDING, "out of memory: cannot run the check");
     for (int i = 0; i < p.count && status >= 0; i++)
         if (p.all[i].result) memcpy(p.all[i].from->data, p.all[i].result, p.all[i].bytes);
     free_copies(&p);

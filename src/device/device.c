@@ -194,7 +194,7 @@ lk_status lk_device_measure(lk_context *c, lk_dtype type, lk_device_speed *speed
     lk__device *d = lk__context_device(c);
     *speed = (lk_device_speed){0};
     if (!d->backend->kernels.measure)
-        return lk__fail(c, LK_EUNSUPPORTED, "the speed of the device %s is not measured", d->backend->name);
+        return lk__fail(c, LK_EUNSUPPORTED, "the speed of the device %s cannot be measured", d->backend->name);
     return d->backend->kernels.measure(d, type, speed);
 }
 
@@ -282,7 +282,7 @@ lk_status lk__device_cast(lk__device *d, lk__device_stream *stream, void *from, 
     call.out[0] = (lk__kernel_operand){.data = to, .dtype = as, .rank = 1, .dims = {elements}};
     lk__device_kernel kernel = d->backend->kernels.find(d, LK__OP_cast, LK_F32, &call);
     if (!kernel.run)
-        return lk__fail(d->context, LK_EUNSUPPORTED, "the device %s does not convert %s to %s", d->backend->name,
+        return lk__fail(d->context, LK_EUNSUPPORTED, "the device %s cannot convert %s to %s", d->backend->name,
                         lk_dtype_name(type), lk_dtype_name(as));
     lk_status status = kernel.prepare ? kernel.prepare(d, &kernel, &call) : LK_OK;
     return status < 0 ? status : kernel.run(&call);

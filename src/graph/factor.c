@@ -354,7 +354,7 @@ const char *lk__factors_solve(const char *line, const lk__factor_query *query, l
         const char *wrong = lk__factor_line_read(&s);
         if (wrong) return wrong;
         if (has_operands(&s)) break;
-        if (*s.at != '\n') return LK__FACTOR_LINE_REFUSE(&s, "a present operand is not in the line");
+        if (*s.at != '\n') return LK__FACTOR_LINE_REFUSE(&s, "an operand that is present is not in the line");
     }
     const char *wrong = s.reshape ? divide_dims(&s) : s.axes ? permute_dims(&s) : bind_operands(&s);
     if (!wrong) couple_sums(&s);

@@ -91,7 +91,7 @@ void lk__graph_no_memory(lk_graph *g)
 {
     if (g->status < 0) return;
     g->status = LK_ENOMEM;
-    snprintf(g->error, sizeof g->error, "out of memory for the graph");
+    snprintf(g->error, sizeof g->error, "out of memory: cannot extend the graph");
 }
 
 int lk__graph_add_value(lk_graph *g, const lk__graph_value *value)

@@ -163,7 +163,7 @@ static void check_sums_of_nothing(check *k, bool backward, const lk__operation_b
         const lk_operand *y = &results_of(none, backward)[i];
         for (int64_t e = 0; y->data && y->count_axis < 0 && e < lk_operand_elements(y); e++)
             if (lk__batch_number(y, e) != 0) {
-                report(k, "%s: %s %d, a sum over samples, is not 0 for a batch of none", callback_name(backward),
+                report(k, "%s: %s %d, a sum over samples, is not 0 for an empty batch", callback_name(backward),
                        result_name(backward), i);
                 break;
             }

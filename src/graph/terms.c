@@ -159,9 +159,9 @@ void lk__graph_terms_text(const lk_graph *g, lk__graph_reasons reason, int at, c
     case LK__TERMS_NO_MEMORY: snprintf(text, bytes, "out of memory"); break;
     default:
         snprintf(text, bytes,
-                 "%s: %s of a loss. A loss is a sum over samples until the update divides it by its weight: losses can "
-                 "be added, subtracted and multiplied by numbers (lk_scale), nothing else; for other functions, "
-                 "compute them for each sample and use lk_loss",
+                 "%s: %s of a loss is not supported. A loss is a sum over samples until the update divides it by its "
+                 "weight: losses can be added, subtracted and multiplied by numbers (lk_scale), nothing else; for "
+                 "other functions, compute them for each sample and use lk_loss",
                  site, v->kind == LK__VALUE_RESULT ? lk__node_name(g, &g->nodes[v->node]) : "use");
         break;
     }

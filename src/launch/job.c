@@ -217,7 +217,7 @@ static lk_status check_devices(lk_context *context, const lk_launch_config *conf
     int         count = visible && *visible ? 1 : 0;
     for (const char *at = visible; at && (at = strchr(at, ',')); at++) count++;
     if (config->virtual_local_rank && visible && count < config->ranks)
-        return lk__fail(context, LK_EINVAL, "%d ranks with a GPU each, but CUDA_VISIBLE_DEVICES lists %d",
+        return lk__fail(context, LK_EINVAL, "%d ranks need a GPU each, but CUDA_VISIBLE_DEVICES lists only %d",
                         config->ranks, count);
     return LK_OK;
 }

@@ -56,7 +56,8 @@ static lk_tensor record_rope(lk_tensor tokens, const lk_transformer_config *c, b
     bool    wide = lk_graph_dtype(tokens.graph) == LK_F64;
     void   *table = malloc((size_t)(rows * c->head_width) * (wide ? sizeof(double) : sizeof(float)));
     if (!table) {
-        lk_graph_fail(tokens.graph, "out of memory for the table of %lld rotary positions", (long long)rows);
+        lk_graph_fail(tokens.graph, "out of memory: cannot allocate the table of %lld rotary positions",
+                      (long long)rows);
         return (lk_tensor){tokens.graph, -1};
     }
     fill_rope(c, rows, wide, table);

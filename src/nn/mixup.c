@@ -9,7 +9,7 @@ static lk_tensor class_numbers(lk_site site, lk_graph *graph, int64_t classes)
 {
     int32_t *numbers = malloc((size_t)classes * sizeof *numbers);
     if (!numbers) {
-        lk_graph_fail(graph, "mixup: out of memory for %lld class numbers", (long long)classes);
+        lk_graph_fail(graph, "mixup: out of memory: cannot allocate %lld class numbers", (long long)classes);
         return (lk_tensor){graph, -1};
     }
     for (int64_t i = 0; i < classes; i++) numbers[i] = (int32_t)i;

@@ -31,15 +31,16 @@ static bool check_options(lk_site site, lk_tensor x, const char *name, const lk_
     for (int i = 0; i + 1 < lk_tensor_rank(x); i++) tokens *= (double)lk_tensor_dim(x, i);
     if (o->experts < 1 || o->experts > 65536 || o->k < 1 || o->k > o->experts) {
         lk_graph_fail(x.graph,
-                      "%s:%d: lk_moe \"%s\": %lld experts per token of %lld experts; expected 1 to the number "
-                      "of experts, which is 1 to 65536",
+                      "%s:%d: lk_moe \"%s\": %lld experts per token of %lld experts; expected 1 to 65536 experts, and "
+                      "at least one and at most all of them per token",
                       file, site.line, name, (long long)o->k, (long long)o->experts);
         return false;
     }
     if (o->hidden < 1 || !(o->capacity >= 0)) {
         lk_graph_fail(x.graph,
-                      "%s:%d: lk_moe \"%s\": hidden is %lld and capacity %g; expected 1 or more, and 0 or more", file,
-                      site.line, name, (long long)o->hidden, o->capacity);
+                      "%s:%d: lk_moe \"%s\": hidden is %lld and capacity %g; expected a hidden of 1 or more, and a "
+                      "capacity of 0 or more",
+                      file, site.line, name, (long long)o->hidden, o->capacity);
         return false;
     }
     if (o->capacity > 0 && o->capacity * tokens * (double)o->k / (double)o->experts < 1) {

@@ -203,7 +203,7 @@ static bool check_experts(const lk_transformer_config *c, char *why, size_t size
     else if (c->experts_per_token < 1 || c->experts_per_token > c->experts)
         snprintf(why, size, "%d experts per token, but there are %d", c->experts_per_token, c->experts);
     else if (c->mlp_bias)
-        snprintf(why, size, "experts have no bias");
+        snprintf(why, size, "experts cannot have a bias");
     else if (!(c->router_loss >= 0 && c->router_loss <= 1e6))
         snprintf(why, size, "the factor of the router's loss is %g; expected 0 or more", c->router_loss);
     else

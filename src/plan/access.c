@@ -480,8 +480,8 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     a->slot = run->slot;
     if (!find_of_nodes(a, run, in) && !find_of_numbers(a, run, in) && !find_of_gradients(a, run, in) &&
         !has_no_accesses(in->action))
-        return lk__fail(a->plan->context, LK_EUNSUPPORTED, "what the instruction \"%s\" reads and writes is not known",
-                        lk__action_name(in->action));
+        return lk__fail(a->plan->context, LK_EUNSUPPORTED,
+                        "it is not known what the instruction \"%s\" reads and writes", lk__action_name(in->action));
     return a->status;
 }
 

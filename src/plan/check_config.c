@@ -49,8 +49,8 @@ static lk_status check_precision(lk_graph *g, const lk_plan_config *config)
                         lk_dtype_name(reduced));
     if (config->parallel.leaves)
         return lk__fail(c, LK_EINVAL,
-                        "gradients in %s are rounded between ranks, so their sum would depend on the number of "
-                        "ranks: leaves need f32",
+                        "gradients in %s are rounded between ranks, so their sum would depend on the number of ranks: "
+                        "leaves require gradients in f32",
                         lk_dtype_name(reduced));
     return LK_OK;
 }
@@ -114,7 +114,7 @@ static lk_status check_tensors(lk_graph *g, const lk_plan_config *config)
     if (type != LK_F32 && type != LK_F64)
         return lk__fail(c, LK_EINVAL, "the loss is %s; expected f32 or f64: use lk_cast", lk_dtype_name(type));
     if (config->outputs_count < 0 || (config->outputs_count > 0 && !config->outputs))
-        return lk__fail(c, LK_EINVAL, "outputs_count is %d, and outputs is %s", config->outputs_count,
+        return lk__fail(c, LK_EINVAL, "outputs_count is %d, but outputs is %s", config->outputs_count,
                         config->outputs ? "set" : "NULL");
     for (int i = 0; i < config->outputs_count; i++)
         if (!is_value(g, config->outputs[i]))
@@ -135,8 +135,8 @@ static lk_status check_division(lk_context *c, const lk_parallel *parallel, int 
                         parts);
     if (parallel->leaves && parallel->micro_batches > most)
         return lk__fail(c, LK_EINVAL,
-                        "%d micro-batches of %d leaves on %d ranks: a micro-batch has whole leaves, so there are at "
-                        "most %d of them",
+                        "%d micro-batches of %d leaves on %d ranks: a micro-batch must have whole leaves, so at most "
+                        "%d micro-batches are possible",
                         parallel->micro_batches, parallel->leaves, parts, most);
     if (parallel->hosts < 0)
         return lk__fail(c, LK_EINVAL, "the number of hosts is %d; expected 0 or more", parallel->hosts);
@@ -173,7 +173,7 @@ static lk_status check_layout(lk_context *c, const lk_parallel *parallel)
         return lk__fail(c, LK_EINVAL, "reproducible_layout needs leaves, the summands of every sum over the batch");
     if (!lk__context_device(c)->backend->kernels.sums_in_parts)
         return lk__fail(c, LK_EUNSUPPORTED,
-                        "only on CPUs does every layout give the same bits, but the device is %s: use --device cpu, or "
+                        "every layout gives the same bits only on CPUs, but the device is %s: use --device cpu, or "
                         "--reproducible without layout",
                         lk_context_device(c));
     return LK_OK;
@@ -185,11 +185,11 @@ static lk_status check_capacities(const lk_graph *g, int leaves)
     for (size_t i = 0; i < g->nodes_count && leaves; i++) {
         const lk__graph_node *n = &g->nodes[i];
         if (!(lk__op_find(n->op)->attributes & LK__HAS(capacity)) || n->attrs.capacity == 0) continue;
-        return lk__fail(g->context, LK_EUNSUPPORTED,
-                        "%s:%d: %s has a capacity, which is of the samples that run together, and with %d leaves how "
-                        "many these are depends on the number of ranks: remove the capacity, or train without leaves "
-                        "(--reproducible)",
-                        n->site.file ? n->site.file : "?", n->site.line, lk__op_name(n->op), leaves);
+        return lk__fail(
+            g->context, LK_EUNSUPPORTED,
+            "%s:%d: %s has a capacity, which applies to all samples that run together, but with %d leaves their number "
+            "depends on the number of ranks: remove the capacity, or train without leaves (--reproducible)",
+            n->site.file ? n->site.file : "?", n->site.line, lk__op_name(n->op), leaves);
     }
     return LK_OK;
 }
@@ -249,10 +249,11 @@ lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_gri
     if (status >= 0) status = check_division(g->context, &config->parallel, parts);
     if (status >= 0 && config->parallel.leaves && lk__mesh_used_axes(mesh, LK__PLAN_EXPERT_AXES) &&
         !lk__device_is_host(lk__context_device(g->context)))
-        status = lk__fail(g->context, LK_EUNSUPPORTED,
-                          "%d leaves and ranks with different experts: on %s the rows of an expert are not added leaf "
-                          "by leaf, so train without leaves (--reproducible), or without the expert axis",
-                          config->parallel.leaves, lk_context_device(g->context));
+        status =
+            lk__fail(g->context, LK_EUNSUPPORTED,
+                     "%d leaves cannot be combined with ranks that have different experts: on %s the rows of an expert "
+                     "are not added leaf by leaf, so train without leaves (--reproducible), or without the expert axis",
+                     config->parallel.leaves, lk_context_device(g->context));
     if (status >= 0) status = check_sharing(g->context, &config->parallel, mesh);
     if (status >= 0) status = check_placements(g->context, config);
     if (status >= 0) status = check_pipeline(g->context, config, mesh);

@@ -19,7 +19,7 @@ static lk_status split_state(lk_plan *p, const lk__graph_node *n, int v)
     const char            *file = n->site.file ? n->site.file : "?";
     if (value->kind != LK__VALUE_STATE)
         return lk__fail(p->context, LK_EUNSUPPORTED,
-                        "%s:%d: the weight of %s is computed, and only parameters can be split over the expert axis",
+                        "%s:%d: the weight of %s is computed, but only parameters can be split over the expert axis",
                         file, n->site.line, lk__node_name(g, n));
     if (value->shape.dims[0] % extent)
         return lk__fail(p->context, LK_EINVAL,

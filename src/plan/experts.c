@@ -169,7 +169,8 @@ static bool check_gradients(experts *x)
         int v = x->list->gradients[i];
         if (v < 0 || (x->forms[v].held == OF_EXPERTS) == lk__plan_is_expert(x->plan, i)) continue;
         const lk__graph_node *n = &x->g->nodes[x->g->values[v].node];
-        if (x->forms[v].held == OF_EXPERTS || n->inputs > 0) return refuse(x, n, "makes the gradient of a parameter");
+        if (x->forms[v].held == OF_EXPERTS || n->inputs > 0)
+            return refuse(x, n, "computes the gradient of a parameter");
         x->forms[v].held = OF_EXPERTS;
     }
     return true;

@@ -21,10 +21,10 @@ lk_status lk__plan_mesh(lk_context *c, const lk_plan_config *config, lk__mesh_gr
     if (status < 0) return status;
     *mesh = config->mesh ? *lk__mesh_grid_of(config->mesh) : short_form(parallel);
     if (config->mesh && parallel->world && (parallel->world != mesh->size || parallel->rank != mesh->rank))
-        return lk__fail(c, LK_EMISMATCH,
-                        "the plan's mesh is that of rank %d of %d, and its lk_parallel that of rank %d of %d: set only "
-                        "one of the two",
-                        mesh->rank, mesh->size, parallel->rank, parallel->world);
+        return lk__fail(
+            c, LK_EMISMATCH,
+            "the plan's mesh is for rank %d of %d, but its lk_parallel is for rank %d of %d: set only one of the two",
+            mesh->rank, mesh->size, parallel->rank, parallel->world);
     return LK_OK;
 }
 

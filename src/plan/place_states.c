@@ -40,7 +40,7 @@ static lk_status split_state(lk_plan *p, size_t state, const lk__plan_placement 
             p->split_axes |= lk__axes_plain(one->axes);
             if (one->dim < 0 || one->dim >= shape->rank)
                 return lk__fail(p->context, LK_EINVAL,
-                                "\"%s\" has %d dimensions, and cannot be split along dimension %d",
+                                "\"%s\" has %d dimensions, so it cannot be split along dimension %d",
                                 p->graph->states[state].name, shape->rank, one->dim);
             if (one->outer > 1 && shape->dims[one->dim] % one->outer)
                 return lk__fail(p->context, LK_EINVAL,

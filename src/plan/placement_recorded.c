@@ -40,7 +40,7 @@ static lk_status refuse_split(const lk__placement_finder *f, const lk__graph_val
     lk_site                site = recorded->site;
     if (s->count_axis == dim)
         return lk__fail(f->g->context, LK_EINVAL,
-                        "%s:%d: lk_place: dimension %d has the batch, which %s does not split",
+                        "%s:%d: lk_place: dimension %d is the batch, which cannot be split along %s",
                         site.file ? site.file : "?", site.line, dim, name);
     return lk__fail(f->g->context, LK_EINVAL,
                     "%s:%d: lk_place: dimension %d of %s has %lld elements, which %s=%d does not divide; the "

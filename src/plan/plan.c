@@ -70,15 +70,16 @@ static lk_status check_leaves(const lk_plan *p)
 {
     if (!p->parallel.leaves || !p->syncs) return LK_OK;
     if (p->expert_axes)
-        return lk__fail(p->context, LK_EUNSUPPORTED,
-                        "leaves and ranks with different experts: the model adds over all leaves between its layers (a "
-                        "loss over the routes of the whole batch), which needs all of them at once: use --reproducible "
-                        "layout, where that loss is of each leaf, or leave it out");
+        return lk__fail(
+            p->context, LK_EUNSUPPORTED,
+            "leaves cannot be combined with ranks that have different experts: the model adds over all leaves between "
+            "its layers (a loss over the routes of the whole batch), which needs all of them at once: use "
+            "--reproducible layout, where that loss is computed for each leaf, or omit that loss");
     if (p->parallel.micro_batches == 1) return LK_OK;
     return lk__fail(p->context, LK_EUNSUPPORTED,
-                    "%d micro-batches with leaves: the model adds over all leaves between its layers (synchronised "
-                    "batch norm, or a loss over the routes of the whole batch), so they cannot run one micro-batch "
-                    "after the other: use 1",
+                    "%d micro-batches cannot be combined with leaves: the model adds over all leaves between its "
+                    "layers (synchronised batch norm, or a loss over the routes of the whole batch), so the leaves "
+                    "cannot run one micro-batch after the other: use 1",
                     p->parallel.micro_batches);
 }
 

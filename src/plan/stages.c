@@ -63,8 +63,8 @@ static lk_status check_range(const range_reader *r, int stage, int stages, int b
         if (r->blocks && (stage == 0 || stage == stages - 1) && outside && (stage == 0 || expected == all))
             return LK_OK;
         return lk__fail(r->context, LK_EINVAL,
-                        "stages \"%s\": stage %d has no %ss; only the first and the last stage may have none, where "
-                        "the model has something before or behind all blocks",
+                        "stages \"%s\": stage %d has no %ss; only the first and the last stage may have none, and only "
+                        "where the model has something before or after all blocks",
                         r->text, stage, what);
     }
     if (last >= all)
@@ -179,11 +179,10 @@ lk_status lk__stages_cut(lk_context *context, const lk__stages_segment *segments
     int blocks = 0;
     for (int i = 0; i < count; i++) blocks += segments[i].block >= 0;
     if (count < cut->shape.stages)
-        return lk__fail(
-            context, LK_EUNSUPPORTED,
-            "%d ranks along pipeline, and the model has %d part%s that can be a stage (%d block%s, and what "
-            "is outside of them): use %d or fewer",
-            cut->shape.stages, count, count == 1 ? "" : "s", blocks, blocks == 1 ? "" : "s", count);
+        return lk__fail(context, LK_EUNSUPPORTED,
+                        "%d ranks along pipeline, but the model has only %d part%s that can be a stage (%d block%s, "
+                        "and what is outside of them): use %d or fewer",
+                        cut->shape.stages, count, count == 1 ? "" : "s", blocks, blocks == 1 ? "" : "s", count);
     if (cut->text) {
         range_reader r = {context, segments, count, blocks, cut->text};
         return cut_by_text(&r, cut->shape.stages, first);

@@ -73,7 +73,7 @@ static lk_status read_tactic(lk_context *c, const char *from, const char *end, t
     if (!t->axis)
         return lk__fail(c, LK_EINVAL, "tactics, line %d: there is no axis %s", t->line, lk__shown(axis, shown));
     if (!(t->axis & LK__PLAN_PLACED_AXES))
-        return lk__fail(c, LK_EUNSUPPORTED, "tactics, line %d: states are placed along the %s axis, not along %s",
+        return lk__fail(c, LK_EUNSUPPORTED, "tactics, line %d: states can be placed along the %s axis, not along %s",
                         t->line, lk__mesh_list_axes(LK__PLAN_PLACED_AXES, placed), axis);
     return LK_OK;
 }

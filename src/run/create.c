@@ -78,7 +78,7 @@ static lk_status check_states(const lk_plan *plan, const lk_store *store)
     const lk_plan *theirs = store->plan;
     if (theirs == plan) return LK_OK;
     if (theirs->graph->states_count != plan->graph->states_count)
-        return lk__fail(plan->context, LK_EMISMATCH, "the store holds %zu states, the plan has %zu",
+        return lk__fail(plan->context, LK_EMISMATCH, "the store holds %zu states, but the plan has %zu",
                         theirs->graph->states_count, plan->graph->states_count);
     for (size_t i = 0; i < plan->graph->states_count; i++) {
         const lk__graph_state *a = &plan->graph->states[i], *b = &theirs->graph->states[i];
@@ -140,7 +140,7 @@ static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
 {
     int size = comm ? lk_comm_size(comm) : 1, rank = comm ? lk_comm_rank(comm) : 0;
     if (size == lk__plan_ranks(plan) && rank == lk__plan_rank(plan)) return LK_OK;
-    return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d",
+    return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, but this is rank %d of %d",
                     lk__plan_rank(plan), lk__plan_ranks(plan), rank, size);
 }
 
@@ -153,16 +153,16 @@ static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const
                         "the ranks have slices of the state, but programs still need all of it on every rank");
     if (lk__store_shares_buffers(store) && plan->writes_buffers && !plan->shares_buffers)
         return lk__fail(plan->context, LK_EMISMATCH,
-                        "the ranks share the store's buffers, and each of them would write to them: plan it with "
+                        "the ranks share the store's buffers, but each rank would write to them: plan it with "
                         "sync_batch_norm, as the plan that the store was created for");
     if (!plan->trains || (plan->shared ? store->comm && store->group == comm : !store->comm)) return LK_OK;
     if (plan->shared)
         return lk__fail(plan->context, LK_EMISMATCH,
-                        "the plan's ranks share their state, and the store was not created with their group: use "
+                        "the plan's ranks share their state, but the store was not created with their group: use "
                         "lk_store_create_shared, with the same group");
     return lk__fail(plan->context, LK_EMISMATCH,
-                    "the store is shared by %d ranks, and the plan updates all of it on one: set its "
-                    "lk_parallel.state to LK_STATE_SHARED",
+                    "the store is shared by %d ranks, but the plan updates all of it on one: set its lk_parallel.state "
+                    "to LK_STATE_SHARED",
                     lk_comm_size(store->comm));
 }
 

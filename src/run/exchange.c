@@ -144,7 +144,7 @@ static lk_status end_round(exchange *x, lk_status status)
 
 static lk_status fail_without_memory(const exchange *x)
 {
-    return lk__fail(x->store->context, LK_EINVAL, "out of memory for the exchange of states between ranks");
+    return lk__fail(x->store->context, LK_EINVAL, "out of memory: cannot exchange states between ranks");
 }
 
 /* ---- fetching ---- */

@@ -15,8 +15,8 @@ lk_status lk__slot_set(lk_program *p, int index, int64_t first, int64_t count)
     lk__run_slot   *slot = &p->slots[index];
     const lk_step  *s = &p->step;
     if (count < 0 || count > p->capacity)
-        return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples; the plan's capacity is %lld", (long long)count,
-                        (long long)p->capacity);
+        return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples is out of range: the plan's capacity is %lld",
+                        (long long)count, (long long)p->capacity);
     for (size_t i = 0; i < p->values; i++) {
         const lk__graph_value *v = &g->values[i];
         const char            *data = lk__bound_memory(p, i);
@@ -56,7 +56,7 @@ lk_status lk_program_bind(lk_program *p, const char *input, const void *data)
 lk_status lk__step_set(lk_program *p, const lk_step *step)
 {
     if (step->step < 1)
-        return lk__fail(p->context, LK_EINVAL, "steps are counted from 1, not %lld", (long long)step->step);
+        return lk__fail(p->context, LK_EINVAL, "steps are counted from 1, not from %lld", (long long)step->step);
     double rate = step->rate == LK_RATE_OF_OPTIMIZER ? p->plan->lr : step->rate;
     if (!(rate >= 0) || !isfinite(rate))
         return lk__fail(

@@ -18,12 +18,12 @@ lk_status lk__host_create(lk_program *p)
     int         hosts = lk__comm_hosts(p->shard, &why);
     if (hosts == 0)
         return lk__fail(p->context, LK_EUNSUPPORTED,
-                        "the plan's ranks gather parameters once on every host, and those of this group (%s) %s: set "
+                        "the plan's ranks gather parameters once on every host, but those of this group (%s) %s: set "
                         "lk_parallel.hosts to lk_comm_hosts",
                         lk_comm_backend(p->shard), why);
     if (hosts != host->hosts)
         return lk__fail(p->context, LK_EMISMATCH,
-                        "the plan is for ranks along shard on %d host%s, and they are on %d: set lk_parallel.hosts to "
+                        "the plan is for ranks along shard on %d host%s, but they are on %d: set lk_parallel.hosts to "
                         "lk_comm_hosts",
                         host->hosts, host->hosts == 1 ? "" : "s", hosts);
     lk_status status = lk_comm_alloc(p->shard, share, &memory);

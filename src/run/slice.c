@@ -176,7 +176,7 @@ static lk_status locate_slice(const lk_store *s, const char *name, lk_state_part
         return lk__fail(s->context, LK_EINVAL, "part %d of \"%s\" is invalid: it has its value (0) and %d moments",
                         (int)part, name, state.moments);
     if (first < 0 || count < 0 || first > elements || count > elements - first)
-        return lk__fail(s->context, LK_EINVAL, "%lld elements from element %lld on of \"%s\", which has %lld",
+        return lk__fail(s->context, LK_EINVAL, "%lld elements from element %lld on exceed \"%s\", which has %lld",
                         (long long)count, (long long)first, name, (long long)elements);
     size_t size = lk_dtype_size(state.dtype);
     if (bytes != (size_t)count * size)

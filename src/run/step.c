@@ -339,7 +339,7 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
         return lk__fail(p->context, LK_EINVAL, "two steps are already queued: read the result of the first");
     int64_t most = lk__plan_staged_ids(p->capacity) * micro_batches;
     if (step->count > most)
-        return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples; the plan's capacity is %lld",
+        return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples is out of range: the plan's capacity is %lld",
                         (long long)step->count, (long long)most);
     int ring_slot = (int)(q->queued & 1);
     if (step->sample_ids) memcpy(ids_of(q, ring_slot), step->sample_ids, (size_t)step->count * sizeof *q->ids);

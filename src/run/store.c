@@ -323,10 +323,10 @@ lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk
     *store = NULL;
     if (!comm && lk__plan_ranks(plan) == 1) return create_store(plan, seed, NULL, store);
     if (!comm)
-        return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, and there is no group",
+        return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, but there is no group",
                         lk__plan_rank(plan), lk__plan_ranks(plan));
     if (lk_comm_size(comm) != lk__plan_ranks(plan) || lk_comm_rank(comm) != lk__plan_rank(plan))
-        return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d",
+        return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, but this is rank %d of %d",
                         lk__plan_rank(plan), lk__plan_ranks(plan), lk_comm_rank(comm), lk_comm_size(comm));
     if (!plan->shared && !plan->splits) return create_store(plan, seed, NULL, store);
     const char *why;
@@ -337,10 +337,10 @@ lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk
                         "(LK_STATE_REPLICATED, --state replicated)",
                         lk_comm_backend(comm), why);
     if (hosts != plan->parallel.hosts)
-        return lk__fail(plan->context, LK_EMISMATCH,
-                        "the plan is for %d host%s, and the ranks of this group are on %d: set lk_parallel.hosts to "
-                        "lk_comm_hosts",
-                        plan->parallel.hosts, plan->parallel.hosts == 1 ? "" : "s", hosts);
+        return lk__fail(
+            plan->context, LK_EMISMATCH,
+            "the plan is for %d host%s, but the ranks of this group are on %d: set lk_parallel.hosts to lk_comm_hosts",
+            plan->parallel.hosts, plan->parallel.hosts == 1 ? "" : "s", hosts);
     bool      first_chooses, overlaps = false;
     lk_status status = lk__verify_plans(plan, comm, &first_chooses, &overlaps);
     return status < 0 ? status : create_store(plan, seed, comm, store);

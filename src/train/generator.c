@@ -40,7 +40,7 @@ static lk_status check_config(lk_context *c, lk_generator_config *config)
     if (config->context == 0) config->context = config->model->context;
     if (config->chunk == 0) config->chunk = 32;
     if (config->context < 1 || config->context > config->model->context)
-        return lk__fail(c, LK_EINVAL, "a context of %lld tokens: the model has 1 to %lld positions",
+        return lk__fail(c, LK_EINVAL, "a context of %lld tokens is invalid: the model supports 1 to %lld",
                         (long long)config->context, (long long)config->model->context);
     if (config->batch < 1 || config->batch > 1 << 20 || config->chunk < 1)
         return lk__fail(

@@ -18,10 +18,10 @@ lk_status lk__trainer_check_mesh(lk_context *c, const lk_trainer_config *config)
     const lk_mesh *m = config->mesh;
     if (m && config->comm &&
         (lk_mesh_size(m) != lk_comm_size(config->comm) || lk_mesh_rank(m) != lk_comm_rank(config->comm)))
-        return lk__fail(c, LK_EMISMATCH, "the mesh %s is that of rank %d of %d, this is rank %d of %d", lk_mesh_text(m),
+        return lk__fail(c, LK_EMISMATCH, "the mesh %s is for rank %d of %d, but this is rank %d of %d", lk_mesh_text(m),
                         lk_mesh_rank(m), lk_mesh_size(m), lk_comm_rank(config->comm), lk_comm_size(config->comm));
     if (m && !config->comm && config->plan_world > 0 && config->plan_world != lk_mesh_size(m))
-        return lk__fail(c, LK_EMISMATCH, "the mesh %s has %d ranks, and plan_world is %d", lk_mesh_text(m),
+        return lk__fail(c, LK_EMISMATCH, "the mesh %s has %d ranks, but plan_world is %d", lk_mesh_text(m),
                         lk_mesh_size(m), config->plan_world);
     return LK_OK;
 }

@@ -122,7 +122,7 @@ expect_text 2 "does not generate text" "$LOCKSTEP" bench generate --model cnn
 expect_text 2 "--epochs" "$LOCKSTEP" bench generate --model gpt2 --epochs 3
 expect_text 2 "--ranks is an option of \`lockstep bench train\`" "$LOCKSTEP" bench generate --model gpt2 --ranks 2
 expect_text 2 "--tokens is an option of \`lockstep bench generate\`" "$LOCKSTEP" bench train --tokens 3
-expect_text 2 "the context of gpt2 is 1024" "$LOCKSTEP" bench generate --model gpt2 --tokens 1000
+expect_text 2 "exceeds the context of gpt2, 1024" "$LOCKSTEP" bench generate --model gpt2 --tokens 1000
 if command -v script > /dev/null; then
     command="$LOCKSTEP generate --load gpt --prompt-ids 270,268 --tokens 64 --temperature 0 --ignore-eos --threads 1"
     script -qec "$command" /dev/null > terminal.txt < /dev/null

@@ -98,7 +98,7 @@ expect 2 'holds "transformer.h.1.attn.c_attn.bias", which the model does not hav
 head -c 100 plain/config.json > cut.json
 expect 2 'cut.json: byte [0-9]*: ' "$lockstep" train --model cut.json $from
 expect 2 'nowhere.json: cannot open: No such file' "$lockstep" train --model nowhere.json $from
-expect 2 'has 16 positions' "$lockstep" train --model plain/config.json --context 17 $from
+expect 2 'has only 16 positions' "$lockstep" train --model plain/config.json --context 17 $from
 
 mkdir shards && cp plain/config.json shards/
 echo '{"weight_map": {"transformer.wte.weight": "../plain/model.safetensors"}}' > shards/model.safetensors.index.json

@@ -10,7 +10,7 @@ set -u
 expect() { check_command -E "$1" "$2" timeout -s KILL 100 "${@:3}" < /dev/null; }
 
 # ---- more than any machine has ----
-refused='would need [0-9.]+ (TiB|PiB) of memory, but .* available.*; --overcommit starts it nevertheless$'
+refused='would need [0-9.]+ (TiB|PiB) of memory, but .* available.*; --overcommit starts it anyway$'
 huge="--model gpt --layers 64 --width 131072 --heads 64 --vocabulary 512 --context 8 --batch 4 --data synthetic"
 train="$LOCKSTEP train $huge --steps 1 --threads 1"
 expect 2 "^lockstep train: this process $refused" $train

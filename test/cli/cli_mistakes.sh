@@ -21,8 +21,8 @@ expect 2 "LOCKSTEP_DEVICE is 'gpu' in the environment: unknown device" env LOCKS
 expect 2 "device" "$lockstep" plan --device gpu
 expect 2 "betas" "$lockstep" train $small --betas 0.9
 for options in "" "-n 2"; do
-    expect 2 "download auto: only cifar10, fashion-mnist and mnist are downloaded, not --data synthetic" "$lockstep" \
-        train $small $options --download auto
+    expect 2 "download auto: only cifar10, fashion-mnist and mnist can be downloaded, not --data synthetic" \
+        "$lockstep" train $small $options --download auto
     expect 2 "--sync-batchnorm.*, but the model has no batch norm: omit it" "$lockstep" train $small $options \
         --sync-batchnorm
 done
@@ -34,7 +34,7 @@ expect 2 "batch_norm computes statistics for each leaf.*: synchronise it \(sync_
 expect 2 "linear adds 64 elements in 1 part, which cannot be divided equally among 4 ranks along tensor: with \
 --reproducible layout use a smaller extent, or --sum-part-minimum 16 or less" "$lockstep" plan --model mlp --hidden 64 \
     --data synthetic:24,classes=8 --batch 16 --mesh tensor=4 --reproducible layout
-expect 2 "a micro-batch consists of whole leaves, and with --leaves 8 a rank has at most 8" \
+expect 2 "a micro-batch must consist of whole leaves, and with --leaves 8 a rank has at most 8" \
     "$lockstep" train $small --reproducible --accumulate 9
 expect 2 "momentum" "$lockstep" train $small --momentum 0.9
 expect 2 "did you mean|cifar10" "$lockstep" train --data cifar
@@ -151,8 +151,8 @@ for ranks in "" "-n 2"; do
         "$lockstep" train $ranks $small --classes 7 --init run
     [ "$(wc -l < err.txt)" = 1 ] || complain "more than one line: $(cat err.txt)"
 done
-expect 2 "^lockstep predict: --model resnet20: run holds another model, of --model cnn" "$lockstep" predict --load run \
-    --model resnet20 --data synthetic:3x32x32,count=64
+expect 2 "^lockstep predict: --model resnet20: run holds another model, that of --model cnn" "$lockstep" predict \
+    --load run --model resnet20 --data synthetic:3x32x32,count=64
 expect 2 "^lockstep predict: --load: .* belongs to a different model" "$lockstep" predict --load run/model.safetensors \
     --model resnet20 --data synthetic:3x32x32,count=64
 expect 2 "mean and --std for 2 channels: synthetic:3x32x32,count=64 has 3" "$lockstep" train $small --mean 1,2

@@ -30,7 +30,8 @@ mkdir elsewhere
 printf 'a,b,label\n1,2,x\n2,1,y\n3,5,x\n4,2,y\n' > few.csv
 expect 0 "" "$lockstep" train --model mlp --data csv:few.csv --holdout 0.5 --steps 1 --batch 2 --threads 1 --save few
 cd elsewhere || exit 1
-expect 2 "csv:few.csv is the data that ../few records, relative to the directory of that run; --data names another" \
+expect 2 \
+    "csv:few.csv is the data that ../few records, relative to the directory of that run; give another with --data" \
     "$lockstep" eval --load ../few
 expect 0 "" "$lockstep" eval --load ../few --data csv:../few.csv --holdout 0.5
 cd "$work" || exit 1
@@ -65,8 +66,8 @@ grep -Eq '^     0  [0-4] [0-9.]+ %, [0-4] [0-9.]+ %  (right|wrong)' out.txt || c
 expect 2 "json and --csv are mutually exclusive" "$lockstep" predict --load run --json --csv
 expect 2 "first 75: there are 75 samples" "$lockstep" predict --load run --first 75
 
-expect 2 "model cnn: run holds another model, of --model mlp" "$lockstep" eval --load run --model cnn
-expect 2 "hidden 32: run holds another model, of --hidden 24" "$lockstep" predict --load run --hidden 32
+expect 2 "model cnn: run holds another model, that of --model mlp" "$lockstep" eval --load run --model cnn
+expect 2 "hidden 32: run holds another model, that of --hidden 24" "$lockstep" predict --load run --hidden 32
 pattern="run/step-00000020 was trained on samples of features f32 \(20\) with 5 classes; "
 pattern+="the data set synthetic has features f32 \(30\) with 5 classes"
 expect 2 "$pattern" "$lockstep" eval --load run --data synthetic:30,classes=5
@@ -135,13 +136,13 @@ for command in eval predict; do
         $command --load alone.safetensors --model mlp
     expect 2 "^lockstep $command: --load alone.safetensors holds weights alone: --model is missing$" "$lockstep" \
         $command --load alone.safetensors --data synthetic
-    expect 2 "--model and --data are missing; --load run, its checkpoint, knows both$" "$lockstep" $command --load \
+    expect 2 "--model and --data are missing; --load run, its checkpoint, records both$" "$lockstep" $command --load \
         run/model.safetensors
 done
-expect 2 "^lockstep generate: --load run: a checkpoint of --model mlp, which has no text to continue" "$lockstep" \
-    generate --load run --prompt x
-expect 2 "^lockstep generate: --load run/step-00000020: a checkpoint of --model mlp" "$lockstep" generate --load \
-    run/step-00000020 --prompt x
+expect 2 "^lockstep generate: --load run: this is a checkpoint of --model mlp, which does not generate text" \
+    "$lockstep" generate --load run --prompt x
+expect 2 "^lockstep generate: --load run/step-00000020: this is a checkpoint of --model mlp" "$lockstep" generate \
+    --load run/step-00000020 --prompt x
 
 # The directory of one step is resumed, as it is evaluated: into another directory, or where it is the newest. Later
 # steps are not replaced.
@@ -331,9 +332,10 @@ expect 0 "" "$lockstep" train --save half --resume auto -n 1 --threads 1 --json
     complain "resumed at its end: $(cat out.txt)"
 expect 0 "" "$lockstep" train --save further --resume half -n 1 --epochs 5 --threads 1 --json
 [ "$(field step < out.txt)" = 35 ] || complain "--epochs does not replace the record's --steps: $(cat out.txt)"
-expect 2 "model cnn: half holds another model, of --model mlp" "$lockstep" train --save half --resume auto --model cnn
-expect 2 "model cnn: half holds another model, of --model mlp" "$lockstep" train --save half --resume auto --model cnn \
-    -n 2
+expect 2 "model cnn: half holds another model, that of --model mlp" "$lockstep" train --save half --resume auto \
+    --model cnn
+expect 2 "model cnn: half holds another model, that of --model mlp" "$lockstep" train --save half --resume auto \
+    --model cnn -n 2
 expect 2 "trained on samples of features f32 \(20\) with 5 classes.*features f32 \(21\) with 5 classes" "$lockstep" \
     train --save half --resume auto --data synthetic:21,classes=5 -n 1
 expect 2 "a different optimizer, or with different frozen parameters" "$lockstep" train --save half --resume auto \

@@ -51,7 +51,7 @@ same whole again
 train 2 moved --steps 2 --state shared --keep-cores $mlp
 "$LOCKSTEP" train --threads 1 --save moved --resume auto --backend tcp --steps 4 > out.txt 2>&1 ||
     { cat out.txt >&2; exit 1; }
-grep -q -- '--state shared of the record is not supported here; the state is replicated: the ranks share no memory' \
+grep -q 'which the checkpoint records, is not supported here; the state is replicated: the ranks share no memory' \
     out.txt
 "$LOCKSTEP" train --threads 1 --save moved --resume auto --steps 8 > out.txt 2>&1 || { cat out.txt >&2; exit 1; }
 ! grep -q 'not supported' out.txt

@@ -122,4 +122,4 @@ PY
 code=0
 "$LOCKSTEP" plan -n 2 --nnodes 3 --model mlp > out.txt 2>&1 || code=$?
 [ "$code" = 2 ] || fail "--nnodes 3 for 2 ranks: exit status $code"
-says "every host has at least one"
+says "every host needs at least one"

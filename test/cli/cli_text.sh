@@ -214,7 +214,8 @@ refuse 'tokenized with a vocabulary of 257, but the tokenizer byte has 256' toke
 { head -c 1064 tokens.bin; printf '\x01\x01'; tail -c +1067 tokens.bin; } > beyond.bin
 refuse 'beyond.bin: token 20 is 257, but the vocabulary has 257 tokens' tokens:beyond.bin --batch 2000 --holdout 0.1
 printf '\0\0\0\200%.0s' {1..100} > large.u32
-refuse 'large.u32: token [0-9]* is 2147483648, and ids are below 2\^31' tokens:large.u32 --vocabulary 300 --holdout 0.1
+refuse 'large.u32: token [0-9]* is 2147483648, but ids must be below 2\^31' tokens:large.u32 --vocabulary 300 \
+    --holdout 0.1
 refuse 'has its own validation set' tokens:tokens.bin,tokens.bin --holdout 0.1
 refuse '--packing applies only to --data text, jsonl, tokens' synthetic --packing windows
 refuse '--text-field applies only to --data jsonl' text:input.txt --text-field body --tokenizer char

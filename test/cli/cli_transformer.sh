@@ -127,21 +127,21 @@ refuse '--memory applies only to transformers' plan --model cnn --memory 1GiB
 
 # --download is for the public data sets alone: a transformer's own data is not replaced by one of them.
 for data in "" "--data text:text.txt --tokenizer char"; do
-    refuse 'only cifar10, fashion-mnist and mnist are downloaded, not --data' train --model gpt $small $data --steps 1 \
-        --batch 4 --eval-every -1 --download http://127.0.0.1:9
+    refuse 'only cifar10, fashion-mnist and mnist can be downloaded, not --data' train --model gpt $small $data \
+        --steps 1 --batch 4 --eval-every -1 --download http://127.0.0.1:9
 done
 
 # Mistakes.
 refuse '5 heads do not divide the width 32' plan --model gpt --heads 5 --width 32
 refuse '--kv-heads applies only to --model llama' plan --model gpt --kv-heads 2
 refuse '--layers applies only to --model gpt, llama, mixtral and encoder; gpt2 has its own' plan --model gpt2 --layers 3
-refuse '--context 2048: gpt2 has 1024 positions' plan --model gpt2 --context 2048
+refuse '--context 2048: gpt2 has only 1024 positions' plan --model gpt2 --context 2048
 refuse '--layers applies only to transformers' plan --model cnn --layers 3
 refuse 'needs text' plan --model gpt --data synthetic:3x32x32
 refuse 'the data has a vocabulary of [0-9]+ tokens, but gpt has one of 3' plan --model gpt $small --data text:text.txt \
     --tokenizer char --vocabulary 3
 refuse 'predicts a class for each text' plan --model encoder $small --data text:text.txt --tokenizer char
-refuse '--loss mse: gpt is trained with cross_entropy' plan --model gpt --loss mse
+refuse '--loss mse: gpt can be trained only with cross_entropy' plan --model gpt --loss mse
 refuse '--stem applies only to --model resnet18; gpt does not use it' plan --model gpt --stem cifar
 # Label smoothing is not ignored: the first loss is another one.
 for smoothing in 0 0.3; do

@@ -45,10 +45,10 @@ static void transports_of_the_host_queue_nothing(void)
               lk__transport_at(i)->name);
     }
     CHECK(lk__comm_enqueue(comm, &call, &on) == LK_EUNSUPPORTED);
-    CHECK(strstr(lk_context_error(context), "broadcast: backend shm queues no calls on the device "), "%s",
+    CHECK(strstr(lk_context_error(context), "broadcast: backend shm cannot queue calls on the device "), "%s",
           lk_context_error(context));
     CHECK(lk__comm_alloc_device(comm, device, 8, &memory) == LK_EUNSUPPORTED && !memory);
-    CHECK(strstr(lk_context_error(context), "backend shm has no symmetric memory of the device "), "%s",
+    CHECK(strstr(lk_context_error(context), "backend shm does not support symmetric memory on the device "), "%s",
           lk_context_error(context));
     lk_comm_free(comm);
     lk_context_free(context);

@@ -417,7 +417,7 @@ static void a_mesh_and_a_world_must_agree(void)
     config.mesh = mesh;
     config.parallel = (lk_parallel){.world = 4, .rank = 2};
     CHECK(plan_mlp(&config, 4, &plan) == LK_EMISMATCH && !plan &&
-              strstr(lk_context_error(context), "mesh is that of rank 1 of 4, and its lk_parallel that of rank 2 of 4"),
+              strstr(lk_context_error(context), "mesh is for rank 1 of 4, but its lk_parallel is for rank 2 of 4"),
           "%s", lk_context_error(context));
     config.parallel.rank = 1;
     CHECK(plan_mlp(&config, 4, &plan) == LK_OK, "%s", lk_context_error(context));
@@ -449,7 +449,7 @@ static void trainers_split_batches_along_data(void)
     lk_graph_free(graph);
     config.plan_world = 2;
     CHECK(lk_trainer_plan(context, &config, &graph, &plan, memory) == LK_EMISMATCH &&
-              strstr(lk_context_error(context), "the mesh expert=1,data=3 has 3 ranks, and plan_world is 2"),
+              strstr(lk_context_error(context), "the mesh expert=1,data=3 has 3 ranks, but plan_world is 2"),
           "%s", lk_context_error(context));
     lk_mesh_free(mesh);
     lk_dataset_free(data);
@@ -468,7 +468,7 @@ static void train_with_the_mesh_of_another(rank_test *t)
     config.mesh = mesh;
     if (t->rank == 1) /* rank 0's mesh */
         CHECK(lk_trainer_create(t->context, &config, &trainer) == LK_EMISMATCH && !trainer &&
-                  strstr(lk_context_error(t->context), "the mesh data=2 is that of rank 0 of 2, this is rank 1 of 2"),
+                  strstr(lk_context_error(t->context), "the mesh data=2 is for rank 0 of 2, but this is rank 1 of 2"),
               "%s", lk_context_error(t->context));
     lk_mesh_free(mesh);
     lk_dataset_free(data);

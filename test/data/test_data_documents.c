@@ -478,7 +478,7 @@ static void arrays_of_json_are_documents(void)
                  &o);
     static const char *const wrong[][2] = {
         {"[{\"text\": \"ab\"}, {\"body\": \"c\"}]", "element 2 has no field 'text': it has 'body'"},
-        {"[{\"text\": \"ab\"}, 3]", "element 2 is not a JSON object: each element is one"},
+        {"[{\"text\": \"ab\"}, 3]", "element 2 is not a JSON object: each element must be one"},
         {"[{\"text\": \"ab\"}", "byte 16: "},
         {"[{\"text\": null}]", "element 1: the field 'text' is null"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)

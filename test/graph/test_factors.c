@@ -149,7 +149,7 @@ static void mistakes_of_a_user_are_named(void)
     static const char *const lines[][2] = {
         {"", "\"->\" is missing"},
         {"(rows, in), (out, in)", "\"->\" is missing"},
-        {"(rows, in), (out, in) -> (rows, out)", "a present operand is not in the line"},
+        {"(rows, in), (out, in) -> (rows, out)", "an operand that is present is not in the line"},
         {"(rows, in), (out, in), (out) -> (rows, out), (rows)", "no such operand"},
         {"x(rows, in), (out, in) -> (rows, out), (rows)", "no such operand"},
         {"(rows, in), +(out, in) -> (rows, out), (rows)", "only built-in operations can have + and ^"},

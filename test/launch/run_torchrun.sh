@@ -88,8 +88,8 @@ expect 0 '^\[rank 1\] 0 of 2, GPU 1$' -n 2 --virtual-local-rank sh -c \
     'echo $LOCAL_RANK of $LOCAL_WORLD_SIZE, GPU $CUDA_VISIBLE_DEVICES'
 CUDA_VISIBLE_DEVICES=3,GPU-7a,5 expect 0 '^\[rank 1\] 0 of 2, GPU GPU-7a$' -n 2 --virtual_local_rank sh -c \
     'echo $LOCAL_RANK of $LOCAL_WORLD_SIZE, GPU $CUDA_VISIBLE_DEVICES'
-CUDA_VISIBLE_DEVICES=3 expect 2 "2 ranks with a GPU each, but CUDA_VISIBLE_DEVICES lists 1" -n 2 --virtual-local-rank \
-    true
+CUDA_VISIBLE_DEVICES=3 expect 2 "2 ranks need a GPU each, but CUDA_VISIBLE_DEVICES lists only 1" -n 2 \
+    --virtual-local-rank true
 expect 2 "not one of node" --numa-binding near true
 expect 2 "are mutually exclusive" --numa-binding node --no-pin true
 if [ -e /sys/devices/system/node/node0 ]; then

@@ -142,7 +142,7 @@ static void placements_that_are_impossible_are_refused(void)
         int         dim;
         const char *why;
     } cases[] = {{"tensor", 1, "has 12 elements, which tensor=5 does not divide; the nearest extent that works is 4"},
-                 {"tensor", 0, "has the batch"},
+                 {"tensor", 0, "is the batch"},
                  {"tensor", 2, "2 is not a dimension of x, which has 2"},
                  {"tensor", -3, "-3 is not a dimension"},
                  {"tensro", 0, "no axis tensro"},

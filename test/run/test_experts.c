@@ -308,7 +308,7 @@ static void mistakes_are_one_sentence(void)
            "extent that works is expert=2");
     refuse(c, "expert=7", &four, "the nearest extent that works is expert=4");
     refuse(c, "expert=8", &four, "do not divide the 4 experts");
-    refuse(c, "data=1", &full, "group_rows has a capacity, which is of the samples that run together");
+    refuse(c, "data=1", &full, "group_rows has a capacity, which applies to all samples that run together");
     refuse(c, "expert=2", &two_groupings, "add reads rows of two groupings of tokens");
     lk_context_free(c);
 }

@@ -394,7 +394,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_max(x, 2), "max: x (4*, 6) has no axis 2");
     WRONG(lk_max(x, 0), "cannot reduce the batch axis");
     WRONG(lk_argmax(x, -2), "argmax: cannot reduce the batch axis");
-    WRONG(lk_f_group_norm(x, 4, none, none), "do not divide into 4 groups");
+    WRONG(lk_f_group_norm(x, 4, none, none), "cannot be divided into 4 groups");
     WRONG(lk_f_group_norm(x, 2, v, none), "does not match the 6 channels");
     WRONG(lk_f_group_norm(v, 1, none, none), "expected (N, C, …)");
     WRONG(lk_group_norm(image, "norm", 0), "into 0 groups");

@@ -222,7 +222,8 @@ static void micro_batches_that_cannot_be_are_refused(void)
     config.optimizer = &optimizer;
     config.parallel = (lk_parallel){.world = 3, .leaves = 8, .micro_batches = 4};
     CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EINVAL);
-    CHECK(strstr(lk_context_error(r.context), "so there are at most 3 of them"), "%s", lk_context_error(r.context));
+    CHECK(strstr(lk_context_error(r.context), "so at most 3 micro-batches are possible"), "%s",
+          lk_context_error(r.context));
     config.parallel.micro_batches = 2;
     config.sync_batch_norm = true;
     CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EUNSUPPORTED);

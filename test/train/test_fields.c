@@ -478,17 +478,18 @@ static void mistakes_are_named(void)
     static const struct {
         lk_tensor (*loss)(const lk_inputs *inputs, void *user);
         const char *text;
-    } cases[] = {{wrong_name, "no field \"wieght\" (did you mean weight?); its fields are x, target, weight"},
-                 {no_loss, "the loss function did not return a tensor"},
-                 {twice, "metric \"same\" already exists"},
-                 {trained_weight, "the weight gets no gradient"},
-                 {mean_metric, "metric \"average\": x is already summed or averaged over samples"},
-                 {summed_loss, "loss: x is already summed or averaged over samples"},
-                 {mean_loss, "the loss is summed or averaged over samples"},
-                 {squared_loss, "mul of a loss. A loss is a sum over samples until the update divides it"},
-                 {mean_beside_loss, "this part of the loss is summed or averaged over samples"},
-                 {loss_of_samples, "the loss must be a single number: lk_loss sums"},
-                 {NULL, "a field \"label\" of class numbers"}};
+    } cases[] = {
+        {wrong_name, "no field \"wieght\" (did you mean weight?); its fields are x, target, weight"},
+        {no_loss, "the loss function did not return a tensor"},
+        {twice, "metric \"same\" already exists"},
+        {trained_weight, "the weight gets no gradient"},
+        {mean_metric, "metric \"average\": x is already summed or averaged over samples"},
+        {summed_loss, "loss: x is already summed or averaged over samples"},
+        {mean_loss, "the loss is summed or averaged over samples"},
+        {squared_loss, "mul of a loss is not supported. A loss is a sum over samples until the update divides it"},
+        {mean_beside_loss, "this part of the loss is summed or averaged over samples"},
+        {loss_of_samples, "the loss must be a single number: lk_loss sums"},
+        {NULL, "a field \"label\" of class numbers"}};
     lk_context *context = make_context();
     lk_dataset *data = make_arrays(context, FIRST_REGRESSION);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -566,7 +566,7 @@ static void mistakes_are_named(void)
     config.weights = NULL;
     config.context = CONTEXT + 1;
     REFUSED(lk_generator_create(context, &config, &g), LK_EINVAL,
-            "a context of 81 tokens: the model has 1 to 80 positions");
+            "a context of 81 tokens is invalid: the model supports 1 to 80");
     config.context = 10;
     config.batch = -1;
     REFUSED(lk_generator_create(context, &config, &g), LK_EINVAL, "-1 prompts at once");

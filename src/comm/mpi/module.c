@@ -172,7 +172,8 @@ static int join_group(const int *ranks, int size, int tag, double seconds, lk__m
         j->ranks = calloc((size_t)size, sizeof *ranks);
         j->group = calloc(1, sizeof *j->group);
     }
-    if (!j || !j->ranks || !j->group) return set_error(text, "out of memory for a communicator", MPI_SUCCESS);
+    if (!j || !j->ranks || !j->group)
+        return set_error(text, "out of memory: cannot create a communicator", MPI_SUCCESS);
     memcpy(j->ranks, ranks, (size_t)size * sizeof *ranks);
     sem_init(&j->done, 0, 0);
     __atomic_fetch_add(&live, 1, __ATOMIC_SEQ_CST);
@@ -256,7 +257,7 @@ static int begin_all_gather(lk__mpi_group *g, const void *mine, void *all, size_
     lk__mpi_request *r = make_request(1, 0);
     if (!r || bytes > PIECE / (size_t)g->size) {
         free_request(r);
-        return set_error(text, "out of memory for a request", MPI_SUCCESS);
+        return set_error(text, "out of memory: cannot allocate a request", MPI_SUCCESS);
     }
     lock_mpi();
     int code = MPI_Iallgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, g->comm, &r->requests[r->count++]);
@@ -295,7 +296,7 @@ static int begin_exchange(lk__mpi_group *g, const lk__mpi_part *parts, lk__mpi_r
 {
     lk__mpi_request *r = make_request(1, g->size);
     int              n = g->size, code = MPI_SUCCESS;
-    if (!r) return set_error(text, "out of memory for a request", MPI_SUCCESS);
+    if (!r) return set_error(text, "out of memory: cannot allocate a request", MPI_SUCCESS);
     lock_mpi();
     for (int i = 0; i < n && code == MPI_SUCCESS; i++) {
         if (i == g->rank) continue;
@@ -321,7 +322,7 @@ static int begin_message(lk__mpi_group *g, int peer, uint64_t id, const void *ou
 {
     int              pieces = (int)((bytes + PIECE - 1) / PIECE), code = MPI_SUCCESS;
     lk__mpi_request *r = make_request(pieces ? pieces : 1, 0);
-    if (!r) return set_error(text, "out of memory for a request", MPI_SUCCESS);
+    if (!r) return set_error(text, "out of memory: cannot allocate a request", MPI_SUCCESS);
     int tag = (int)(id % (uint64_t)g->tags);
     lock_mpi();
     for (size_t at = 0; at < bytes && code == MPI_SUCCESS; at += PIECE) {

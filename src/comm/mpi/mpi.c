@@ -101,7 +101,7 @@ static lk_status begin_flight(lk__net *net, int code, const char *text, lk__mpi_
         if (request) atomic_store(&net->abandoned, true);
         put_flight(net, f);
         return code != 0 ? raise_mpi_failure(net, text)
-                         : lk__net_raise(net, LK_ENOMEM, "out of memory for an exchange over MPI");
+                         : lk__net_raise(net, LK_ENOMEM, "out of memory: cannot start an exchange over MPI");
     }
     f->request = request;
     *flight = f;

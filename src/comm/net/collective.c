@@ -54,7 +54,7 @@ lk_status lk__net_run_reserve(const lk__net_collective_run *run, size_t bytes)
     scratch->bytes = scratch->memory ? bytes : 0;
     if (scratch->memory) return LK_OK;
     char text[160];
-    snprintf(text, sizeof text, "rank %d is out of memory for the %.1f MiB of scratch that %s needs", run->rank,
+    snprintf(text, sizeof text, "rank %d is out of memory: cannot allocate %.1f MiB of scratch for %s", run->rank,
              (double)bytes / 1048576, lk__comm_kind_name(run->o->kind));
     return lk__net_raise(run->net, LK_ENOMEM, text);
 }
@@ -274,6 +274,6 @@ lk_status lk__net_collective(lk_comm *comm, const lk__comm_call *o)
     lk_status status = lk__net_failure(net);
     if (status < 0) return status;
     if (!(run.scratch = open_scratch(net)))
-        return lk__net_raise(net, LK_ENOMEM, "out of memory for a collective's lists of ranks");
+        return lk__net_raise(net, LK_ENOMEM, "out of memory: cannot allocate a collective's lists of ranks");
     return lk__net_leave(net, run_collective(&run));
 }

@@ -156,7 +156,7 @@ static lk_status announce_send(lk__net *net, transfers *t, lk_work *w)
         return lk__net_send_note(net, o->root, note, sizeof h + bytes);
     }
     sending *s = take_sending(net, t), **end = &t->sends;
-    if (!s) return lk__net_raise(net, LK_ENOMEM, "out of memory for a send");
+    if (!s) return lk__net_raise(net, LK_ENOMEM, "out of memory: cannot start a send");
     *s = (sending){.work = w, .id = h.id};
     while (*end) end = &(*end)->next;
     *end = s;
@@ -212,7 +212,7 @@ static lk_status handle_note(lk__net *net, transfers *t, int peer, const char *n
         return lk__net_raise(net, LK_EIO, "a message from a rank is invalid");
     size_t   bytes = h.count * size;
     message *m = take_message(net, t), **end = &t->messages[peer];
-    if (!m) return lk__net_raise(net, LK_ENOMEM, "out of memory for a message's header");
+    if (!m) return lk__net_raise(net, LK_ENOMEM, "out of memory: cannot allocate a message's header");
     while (*end) end = &(*end)->next;
     *end = m;
     *m = (message){.header = h};
@@ -264,8 +264,8 @@ static lk_status buffer_messages(lk__net *net, transfers *t, int from)
         if (!(m->data = lk__alloc(net->comm->context, LK_MEMORY_OTHER, m->bytes))) {
             char text[160];
             snprintf(text, sizeof text,
-                     "rank %d is out of memory for %zu bytes that rank %d sent before they were received", net->rank,
-                     m->bytes, from);
+                     "rank %d is out of memory: cannot store %zu bytes that rank %d sent before they were received",
+                     net->rank, m->bytes, from);
             return lk__net_raise(net, LK_ENOMEM, text);
         }
         lk_status status = begin_receive(net, from, m, m->data);
@@ -407,7 +407,8 @@ void lk__net_transfer(lk_comm *comm, lk_work *first)
     lk__net_wait_state wait_state = {0};
     lk_status          status = lk__net_failure(net);
     transfers         *t = open_transfers(net);
-    if (!t && status >= 0) status = lk__net_raise(net, LK_ENOMEM, "out of memory for sends and receives");
+    if (!t && status >= 0)
+        status = lk__net_raise(net, LK_ENOMEM, "out of memory: cannot allocate the state of sends and receives");
     lk__net_enter_transfer(net, &first->operation);
     while (status >= 0) {
         uint32_t seen = atomic_load(&net->events);

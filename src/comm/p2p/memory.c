@@ -124,7 +124,8 @@ lk_status lk__p2p_allocate(lk_comm *c, lk__device *device, uint64_t secret, size
     (void)device, (void)secret;
     lk_status status = lk__p2p_agree(c, m ? LK_OK : LK_ENOMEM, NULL, NULL, why);
     if (status == LK_OK) status = lk__p2p_share(c, bytes, m, why);
-    if (status == LK_END) status = lk__fail(c->context, LK_ENOMEM, "%zu bytes of symmetric memory: %s", bytes, why);
+    if (status == LK_END)
+        status = lk__fail(c->context, LK_ENOMEM, "cannot allocate %zu bytes of symmetric memory: %s", bytes, why);
     if (status < 0) {
         lk__free(c->context, LK_MEMORY_OTHER, m, sizeof *m);
         return status;

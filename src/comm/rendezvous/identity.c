@@ -244,10 +244,10 @@ lk_status lk__identity_find(lk_context *context, const lk_comm_config *config, l
                         "rank %d of a world of %d: give both, or neither to take them from the environment",
                         identity->rank, identity->world);
     if (identity->rank >= identity->world)
-        return lk__fail(context, LK_EINVAL, "rank %d does not exist in a world of %d (%s); ranks count from 0",
+        return lk__fail(context, LK_EINVAL, "rank %d does not exist in a world of %d (%s); ranks are numbered from 0",
                         identity->rank, identity->world, identity->tried);
     if (config->port < 0 || config->port > 65535)
-        return lk__fail(context, LK_EINVAL, "port %d is not 0 … 65535", config->port);
+        return lk__fail(context, LK_EINVAL, "port %d is out of range: expected 0 to 65535", config->port);
     name_job(context, config->port, identity);
     find_other_hosts(context, config, identity);
     if ((status = find_address(context, config, identity)) < 0) return status;

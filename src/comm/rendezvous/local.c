@@ -133,13 +133,13 @@ static lk_status make_memory(const lk__rendezvous_local *m, size_t bytes, int *f
     /* The limit applies to this memory as to files, and exceeding it kills the process by SIGXFSZ. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
         return lk__fail(context, LK_ENOMEM,
-                        "out of memory for %.1f MiB that the ranks share: the limit on the size of files, which also "
-                        "applies to shared memory, is %.1f MiB: raise it with ulimit -f",
+                        "out of memory: cannot allocate %.1f MiB that the ranks share: the limit on the size of files, "
+                        "which also applies to shared memory, is %.1f MiB: raise it with ulimit -f",
                         (double)bytes / 1048576, (double)limit.rlim_cur / 1048576);
     *fd = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0) return lk__fail(context, LK_EIO, "cannot create shared memory: %s", lk__comm_reason_of(errno).text);
     if (!make_pages(m, *fd, bytes))
-        status = lk__fail(context, LK_ENOMEM, "out of memory for %.1f MiB that the ranks share: %s",
+        status = lk__fail(context, LK_ENOMEM, "out of memory: cannot allocate %.1f MiB that the ranks share: %s",
                           (double)bytes / 1048576, strerror(errno));
     else if (fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
         status = lk__fail(context, LK_EIO, "cannot seal shared memory: %s", strerror(errno));

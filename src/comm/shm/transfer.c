@@ -140,7 +140,7 @@ static lk_status make_spare(lk__shm *s)
 {
     for (int i = 0; i < s->size && !s->has_spare; i++) {
         message *m = lk__alloc(s->comm->context, LK_MEMORY_OTHER, sizeof *m);
-        if (!m) return lk__shm_raise(s, LK_ENOMEM, "out of memory for messages");
+        if (!m) return lk__shm_raise(s, LK_ENOMEM, "out of memory: cannot allocate messages");
         m->next = s->spare;
         s->spare = m;
     }
@@ -172,8 +172,8 @@ static lk_status choose_destination(lk__shm *s, int from, message *m, lk_work *i
     } else if (m->bytes && !(m->data = lk__alloc(s->comm->context, LK_MEMORY_OTHER, m->bytes))) {
         char text[128];
         snprintf(text, sizeof text,
-                 "rank %d is out of memory for %zu bytes that rank %d sent before they were received", s->rank,
-                 m->bytes, from);
+                 "rank %d is out of memory: cannot store %zu bytes that rank %d sent before they were received",
+                 s->rank, m->bytes, from);
         return lk__shm_raise(s, LK_ENOMEM, text);
     }
     return LK_OK;
@@ -201,7 +201,7 @@ static lk_status read_messages(lk__shm *s, int from, lk_work *in_progress, bool 
                 atomic_load_explicit(&r->tail, memory_order_relaxed))
                 return LK_OK;
             if (!(m = *last = take_message(s)))
-                return lk__shm_raise(s, LK_ENOMEM, "out of memory for a message's header");
+                return lk__shm_raise(s, LK_ENOMEM, "out of memory: cannot allocate a message's header");
         }
         if (!m->headed) {
             *moved |= read_ring(s, from, &m->header, sizeof m->header, &m->have);

@@ -275,8 +275,8 @@ static lk_status find_by_name(lk__csv_table *t)
     lk_status       status = index_names(t, &index, &repeated);
     if (status == LK_OK && repeated)
         status = lk__fail(t->context, LK_EMISMATCH,
-                          "%s has two columns of the same name, and not the columns that the model was trained on in "
-                          "their order",
+                          "%s has two columns of the same name, so its columns must be those that the model was "
+                          "trained on, in the same order",
                           t->source->label);
     if (status == LK_OK && !(used = lk__alloc(t->context, LK_MEMORY_OTHER, (size_t)t->columns))) status = LK_ENOMEM;
     for (int i = 0; i < t->features_count && status == LK_OK; i++) {

@@ -74,7 +74,7 @@ static lk_status probe_file(lk_context *context, const char *path, void *buffer,
         }
         room = LARGEST_HEADER;
         if (!(larger = lk__alloc(context, LK_MEMORY_DATA, room))) {
-            snprintf(message, LK__IMAGE_MESSAGE, "needs more memory for its header than there is");
+            snprintf(message, LK__IMAGE_MESSAGE, "needs more memory for its header than is available");
             status = LK_ENOMEM;
             break;
         }

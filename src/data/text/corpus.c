@@ -232,8 +232,9 @@ static lk_status read_object(lk__text_corpus *c, const lk__json *object, lk__tex
     const char *path = c->files[c->file].path, *name = c->text_field ? c->text_field : "text", *word = line_word(c);
     lk__json    text;
     if (object->kind != LK__JSON_OBJECT)
-        return lk__fail(c->context, LK_EFORMAT, "%s: %s %lld is not a JSON object: each %s is one, as {\"%s\": \"…\"}",
-                        path, word, (long long)c->line, word, name);
+        return lk__fail(c->context, LK_EFORMAT,
+                        "%s: %s %lld is not a JSON object: each %s must be one, such as {\"%s\": \"…\"}", path, word,
+                        (long long)c->line, word, name);
     lk_status status = find_member(c, object, name, c->field_option ? c->field_option : "--text-field", &text);
     if (status < 0) return status;
     if (text.kind != LK__JSON_STRING)

@@ -65,7 +65,7 @@ static lk_status refuse_id(const lk__text_source *s, int64_t number, char messag
                  (long long)inside, id, (long long)s->info.vocabulary);
     else
         snprintf(message, LK__DATASET_MESSAGE,
-                 "%.300s: token %lld is %u, and ids are below 2^31: is the file damaged, or of a different type "
+                 "%.300s: token %lld is %u, but ids must be below 2^31: is the file damaged, or of a different type "
                  "(--token-type)?",
                  path, (long long)inside, id);
     return LK_EFORMAT;

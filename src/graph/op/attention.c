@@ -27,7 +27,7 @@ static int64_t head_width(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "attention: %lld heads%s do not divide the width of %s", (long long)together,
                               k ? "" : " of queries, keys and values", lk__shape_show(q).text);
     int64_t d = q->dims[2] / together;
-    if (!k) return v ? LK__SHAPE_FAIL(s, "attention: values without keys") : d;
+    if (!k) return v ? LK__SHAPE_FAIL(s, "attention: values were given without keys") : d;
     if (!v || k->rank != 3 || !lk__shape_equal(k, v) || k->dims[0] != q->dims[0] || k->count_axis != q->count_axis ||
         k->dims[2] != groups * d)
         return LK__SHAPE_FAIL(
@@ -48,7 +48,7 @@ static int attention_shape(lk__graph_shapes *s)
             s, "attention: with queries %s, first and last must be (samples, tokens) and lengths (samples)",
             lk__shape_show(q).text);
     if (!(s->attrs->probability >= 0 && s->attrs->probability < 1) || s->attrs->window < 0)
-        return LK__SHAPE_FAIL(s, "attention: dropout %g must be 0 to below 1, and window %lld 0 or more",
+        return LK__SHAPE_FAIL(s, "attention: dropout %g must be at least 0 and below 1, and window %lld at least 0",
                               s->attrs->probability, (long long)s->attrs->window);
     s->out[0] = *q;
     s->out[0].dims[2] = s->attrs->heads * d;

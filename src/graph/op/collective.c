@@ -82,7 +82,8 @@ static int gathered_shape(lk__graph_shapes *s)
     int64_t                dims[LK_MAX_RANK], rows = s->attrs->rows;
     if (!check_operand(s)) return -1;
     if (s->attrs->parts < 1 || x->rank + 1 > LK_MAX_RANK || rows < 0 || rows > x->rank)
-        return LK__SHAPE_FAIL(s, "all_gather: %lld parts of %s; at least 1, and at most %d axes are supported",
+        return LK__SHAPE_FAIL(s,
+                              "all_gather: %lld parts of %s; expected at least 1 part, and a result of at most %d axes",
                               (long long)s->attrs->parts, lk__shape_show(x).text, LK_MAX_RANK - 1);
     for (int i = 0; i < x->rank; i++) dims[i + (i >= rows)] = x->dims[i];
     dims[rows] = s->attrs->parts;

@@ -30,7 +30,7 @@ static int linear_shape(lk__graph_shapes *s)
                               (long long)(x->rank ? x->dims[x->rank - 1] : 1), lk__shape_show(w).text,
                               (long long)w->dims[in]);
     if (x->count_axis == x->rank - 1)
-        return LK__SHAPE_FAIL(s, "linear: the features of x %s are the batch axis", lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "linear: the features of x %s cannot be the batch axis", lk__shape_show(x).text);
     if (b && (b->rank != 1 || b->dims[0] != w->dims[1 - in]))
         return LK__SHAPE_FAIL(s, "linear: bias %s does not match weight %s", lk__shape_show(b).text,
                               lk__shape_show(w).text);

@@ -75,10 +75,13 @@ static int group_rows_shape(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "group_rows: ids have shape %s; expected (rows, experts of a row)",
                               lk__shape_show(ids).text);
     if (s->attrs->experts < 1 || s->attrs->experts > 65536 || s->attrs->capacity < 0)
-        return LK__SHAPE_FAIL(s, "group_rows: %lld experts and a capacity of %lld; expected 1 to 65536, and 0 or more",
-                              (long long)s->attrs->experts, (long long)s->attrs->capacity);
+        return LK__SHAPE_FAIL(
+            s,
+            "group_rows: %lld experts and a capacity of %lld; expected 1 to 65536 experts and a capacity of 0 or more",
+            (long long)s->attrs->experts, (long long)s->attrs->capacity);
     if (ids->dims[0] > INT32_MAX / (ids->dims[1] > 0 ? ids->dims[1] : 1))
-        return LK__SHAPE_FAIL(s, "group_rows: ids %s are too many for an i32 index", lk__shape_show(ids).text);
+        return LK__SHAPE_FAIL(s, "group_rows: ids %s have too many elements for an i32 index",
+                              lk__shape_show(ids).text);
     lk__graph_shape order = assignments(ids, ids->dims[1]);
     order.rank = 1;
     order.dims[1] = 0;

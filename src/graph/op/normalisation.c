@@ -192,7 +192,7 @@ static int group_norm_shape(lk__graph_shapes *s)
     if (x->count_axis > 0)
         return LK__SHAPE_FAIL(s, "group_norm: the batch must be axis 0 of x %s", lk__shape_show(x).text);
     if (groups < 1 || x->dims[1] % groups)
-        return LK__SHAPE_FAIL(s, "group_norm: the %lld channels of x %s do not divide into %lld groups",
+        return LK__SHAPE_FAIL(s, "group_norm: the %lld channels of x %s cannot be divided into %lld groups",
                               (long long)x->dims[1], lk__shape_show(x).text, (long long)groups);
     for (int i = 1; i < s->inputs; i++)
         if (s->in[i] && (s->in[i]->rank != 1 || s->in[i]->dims[0] != x->dims[1] || s->in[i]->count_axis >= 0))
