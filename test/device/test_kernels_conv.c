@@ -1,7 +1,7 @@
 /* test_kernels_conv.c - convolution kernels, with bias, relu and pooling, and their gradients, at chosen and drawn
  * shapes.
  *
- * ctest: timeout 300, label threaded */
+ * ctest: timeout 600, label threaded */
 #include "kernel_values.h"
 
 typedef struct shape {

@@ -171,17 +171,19 @@ static bool configure_everything(lk_context *context)
 /* A group of one rank: every collective returns its input. */
 static bool call_everything(lk_context *context)
 {
-    lk_comm_config config = LK_COMM_CONFIG_INIT;
-    lk_comm       *comm = nullptr, *part = nullptr;
-    lk_work       *work = nullptr;
-    void          *memory = nullptr;
-    const float    sent[] = {1, 2};
-    float          got[2];
-    const size_t   counts[] = {2}, displacements[] = {0};
-    lk_collective  collective = LK_COLLECTIVE_INIT;
-    lk_transport   transport = LK_TRANSPORT_INIT;
-    lk_device      device = LK_DEVICE_INIT;
-    WANT(lk_collective_at(0, &collective) == LK_OK && lk_transport_at(0, &transport) == LK_OK);
+    lk_comm_config     config = LK_COMM_CONFIG_INIT;
+    lk_comm           *comm = nullptr, *part = nullptr;
+    lk_work           *work = nullptr;
+    void              *memory = nullptr;
+    const float        sent[] = {1, 2};
+    float              got[2];
+    const size_t       counts[] = {2}, displacements[] = {0};
+    lk_collective      collective = LK_COLLECTIVE_INIT;
+    lk_collective_time time = LK_COLLECTIVE_TIME_INIT;
+    lk_transport       transport = LK_TRANSPORT_INIT;
+    lk_device          device = LK_DEVICE_INIT;
+    WANT(time.size == sizeof time && lk_collective_at(0, &collective) == LK_OK &&
+         lk_transport_at(0, &transport) == LK_OK);
     WANT(lk_device_at(0, &device) == LK_OK);
     config.rank = 0;
     config.world = 1;
