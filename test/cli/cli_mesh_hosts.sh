@@ -28,7 +28,7 @@ hosts() {
     local axis=$3 found warned
     on_hosts "$1" "$2" --mesh "${@:4}" || return
     found=$(python3 "$SOURCE_DIR/test/cli/layouts.py" 1e-9 one run 2>&1) || complain "${*:4}, $2 ranks a host: $found"
-    warned=$(sed -nE 's/.*warning: the axis ([a-z]+), .* crosses hosts of .*/\1/p' out.txt)
+    warned=$(sed -nE 's/.*warning: the ([a-z]+) axis, .* crosses hosts of .*/\1/p' out.txt)
     [ "${warned:--}" = "$axis" ] ||
         complain "${*:4}, $2 ranks a host: warns of '$warned', not of '$axis': $(cat out.txt)"
 }
