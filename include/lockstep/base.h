@@ -18,8 +18,8 @@
 #define LK_END_DECLS }
 /* Named options: in C a compound literal, in C++ (20 for `.name = value`) a braced temporary. */
 #define LK_OPTIONS(type, ...) (type{__VA_ARGS__})
-/* After each field that may be omitted: such a field is zero in C; in C++ this initialises it, so that -Wextra does not
- * warn. */
+/* Follows each field that may be omitted. In C such a field is zero; in C++ this initialises it, so that -Wextra does
+ * not warn. */
 #define LK_ZERO {}
 #else
 #define LK_BEGIN_DECLS
@@ -31,12 +31,13 @@
 
 LK_BEGIN_DECLS
 
-/* Structs with a `size` are configs: their …_INIT sets it, with the defaults of all fields. Programs compiled with an
+/* Structs with a `size` are configs: their …_INIT sets it, and all fields to their defaults. Programs compiled with an
  * older header have a smaller size, and missing fields get their defaults. A larger struct, from a newer header, is
  * accepted if it sets nothing that this version lacks. Other structs do not change within 0.1, and `reserved` fields
  * are zero. */
 
-/* 0: success; below 0: failure; above 0: not finished. lk_status_name and the docs are generated from this list. */
+/* 0 is success, a negative value is a failure, and a positive one means not finished. lk_status_name and the docs are
+ * generated from this list. */
 #define LK_STATUS_LIST(X)                                                          \
     X(LK_END, 1, "the end of the epoch or the listing")                            \
     X(LK_OK, 0, "success")                                                         \

@@ -11,13 +11,13 @@
  *                                        and the caller's files
  *   .lockstep.lock                       locked by the process that saves here; its content identifies that process
  *
- * A step's directory is written under a temporary name, flushed and renamed, so it is complete or absent; links change
- * last.
+ * A step's directory is written under a temporary name, flushed and renamed, so it is either complete or absent; the
+ * links are updated last.
  *
- * The two large files are cut into chunks of 8 MiB. Each chunk is written by one of the ranks that save together and
- * see the directory; the files' bytes do not depend on their number. state.json has a digest of every chunk (XXH64),
- * one over all of them (the SHA-256 of their texts), and the SHA-256 of each file. Loading verifies the chunks, or the
- * files' SHA-256 where an older version wrote no digests of chunks. */
+ * The two large files are divided into chunks of 8 MiB. Each chunk is written by one of the ranks that save together
+ * and can access the directory; the files' bytes do not depend on the number of these ranks. state.json has a digest of
+ * every chunk (XXH64), one of all these digests (the SHA-256 of their texts), and the SHA-256 of each file. Loading
+ * verifies the chunks, or the files' SHA-256 if an older version wrote no digests of chunks. */
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
 
@@ -41,26 +41,27 @@ typedef struct lk_progress {
  * warning. */
 LK_API lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_progress *progress, int keep);
 
-/* A file that the caller adds to checkpoints. Its digest is in state.json. Loading does not read it. */
+/* A file that the caller adds to checkpoints. state.json has its digest; loading does not read it. */
 typedef struct lk_checkpoint_file {
     const char *name; /* letters, digits, '.', '_' and '-', at most 63; none of the names above */
     const char *text; /* any bytes */
     size_t      bytes;
 } lk_checkpoint_file;
-/* The same with the caller's files, at most 16. LK_EINVAL also: a name is invalid, or a
- * file of that name in the directory is not a link made by a save. */
+/* The same with the caller's files, at most 16. LK_EINVAL also if a name is invalid, or a file of that name in the
+ * directory is not a link made by a save. */
 LK_API lk_status lk_checkpoint_save_files(lk_store *store, const char *directory, const lk_progress *progress, int keep,
                                           const lk_checkpoint_file *files, int count);
-/* The same by all ranks of a group, each of which writes a part: collective, with the same arguments except the
- * directory, which need not exist on hosts other than rank 0's; files are used on rank 0 only. If one rank fails,
- * all do, and the message names the rank; the previous checkpoint stays. comm may be NULL: this process alone. */
+/* The same, saved by all ranks of a group, each of which writes a part. Collective: all ranks must pass the same
+ * arguments except the directory, which need not exist on hosts other than rank 0's; only rank 0's files are used. If
+ * one rank fails, all do, and the message names the rank; the previous checkpoint stays. comm NULL: this process saves
+ * alone. */
 LK_API lk_status lk_checkpoint_save_group(lk_store *store, lk_comm *comm, const char *directory,
                                           const lk_progress *progress, int keep, const lk_checkpoint_file *files,
                                           int count);
 /* Checks whether a run could save into the directory, which need not exist; changes nothing. LK_EINVAL: another run
  * saves there (the message names it; a restart, known by TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT, first waits
  * up to 10 s for it), or a file there is not a link that a save made, as above. LK_EIO: it is not writable. Call it
- * before the ranks of the run start, because rank 0 then holds the lock. */
+ * before the ranks of the run start, because from then on rank 0 holds the lock. */
 LK_API lk_status lk_checkpoint_check(lk_context *context, const char *directory);
 /* The same for saves with these files, of which only the names matter. */
 LK_API lk_status lk_checkpoint_check_files(lk_context *context, const char *directory, const lk_checkpoint_file *files,
@@ -75,21 +76,22 @@ LK_API lk_status lk_checkpoint_find(lk_context *context, const char *directory, 
 /* Bytes of LK_MEMORY_CHECKPOINT that a save uses while it runs, including one chunk; without the caller's files. */
 LK_API size_t lk_checkpoint_bytes(const lk_plan *plan);
 
-/* The weights alone: one safetensors file, or (loading) the newest checkpoint of a directory, or a directory of
- * Hugging Face's libraries: model.safetensors, or model.safetensors.index.json with its shards. Loading is strict:
- * names and shapes must be exactly the model's; f16, bf16, f32 and f64 are converted. Names may lack the prefix
- * "transformer.", "model." or "bert."; buffers derived from the architecture (*.attn.bias, *.rotary_emb.inv_freq,
- * …) and an lm_head.weight that equals the embedding, with which the model's head is tied, are ignored. */
+/* The weights alone: one safetensors file. Loading also accepts a checkpoint directory, of which it takes the newest
+ * checkpoint, and a directory written by Hugging Face's libraries: model.safetensors, or model.safetensors.index.json
+ * with its shards. Loading is strict: names and shapes must be exactly the model's; f16, bf16, f32 and f64 are
+ * converted. Names may lack the prefix "transformer.", "model." or "bert."; buffers derived from the architecture
+ * (*.attn.bias, *.rotary_emb.inv_freq, …) are ignored, and so is an lm_head.weight equal to the embedding that the
+ * model's head is tied to. */
 LK_API lk_status lk_weights_save(lk_store *store, const char *file);
 LK_API lk_status lk_weights_load(lk_store *store, const char *path);
 
 /* ---- partial loading ---- */
 
 typedef enum lk_load_result {
-    LK_LOAD_LOADED,     /* name and shape agree, and both are floating-point or have the same type */
-    LK_LOAD_MISSING,    /* the model has it, the file does not: it keeps its value */
-    LK_LOAD_UNEXPECTED, /* the file has it, the model does not */
-    LK_LOAD_MISMATCHED  /* both have the name, but shape or type do not agree: it keeps its value */
+    LK_LOAD_LOADED,     /* name and shape match, and both are floating-point or have the same type */
+    LK_LOAD_MISSING,    /* in the model but not in the file: it keeps its value */
+    LK_LOAD_UNEXPECTED, /* in the file but not in the model */
+    LK_LOAD_MISMATCHED  /* both have the name, but shape or type differ: it keeps its value */
 } lk_load_result;
 
 typedef struct lk_load_entry {
@@ -102,8 +104,8 @@ typedef struct lk_load_entry {
 typedef struct lk_load_report lk_load_report; /* every tensor of the model, in its order, then those only in the file */
 
 /* Loads the tensors that the file (or the newest checkpoint of the directory) and the model share; the others keep
- * their values. LK_EMISMATCH: they share none. report may be NULL; it is also set for LK_EMISMATCH, and to NULL on
- * other failures. */
+ * their values. LK_EMISMATCH: they share none. report may be NULL; *report is set on LK_EMISMATCH too, and is NULL
+ * after other failures. */
 LK_API lk_status            lk_weights_load_partial(lk_store *store, const char *path, lk_load_report **report);
 LK_API size_t               lk_load_report_count(const lk_load_report *report);
 LK_API const lk_load_entry *lk_load_report_at(const lk_load_report *report, size_t index); /* NULL past the last */
@@ -124,25 +126,26 @@ typedef struct lk_saved_tensor {
     int64_t     dims[LK_MAX_RANK];
 } lk_saved_tensor;
 
-typedef struct lk_description lk_description; /* of one checkpoint; read-only */
+typedef struct lk_description lk_description; /* describes one checkpoint; read-only */
 
-/* Describes the newest checkpoint of the directory, or that of one step's directory, without reading weights. Its
- * state.json and the header of its weights are verified; damaged ones are skipped. LK_ENOENT: the directory holds none.
- * LK_EFORMAT: none is intact, as far as that is checked here. */
+/* Describes the newest checkpoint in the directory, or the one in a step's directory, without reading weights. Only
+ * state.json and the header of the weights are verified; checkpoints in which these are damaged are skipped. LK_ENOENT:
+ * the directory contains no checkpoint. LK_EFORMAT: all are damaged, as far as that is checked here. */
 LK_API lk_status lk_checkpoint_describe(lk_context *context, const char *directory, lk_description **description);
 LK_API void      lk_description_free(lk_description *description); /* NULL is fine; before its context */
 
 LK_API const lk_progress *lk_description_progress(const lk_description *description);
 LK_API const char        *lk_description_path(const lk_description *description); /* DIR/step-00000938 */
-/* "version", "dtype", "isa" (the instruction set of its kernels), "host", "user", "date" (UTC), "mesh" of the ranks
- * that wrote it, or the name of a file for its SHA-256; NULL if it was not saved. */
+/* `what` is "version", "dtype", "isa" (the instruction set of the kernels), "host", "user", "date" (UTC), "mesh" (that
+ * of the ranks that wrote it), or the name of a file, for its SHA-256. NULL if it was not saved. */
 LK_API const char *lk_description_text(const lk_description *description, const char *what);
 LK_API const char *lk_description_file(const lk_description *description, int index); /* its name; NULL past the last */
 LK_API int64_t     lk_description_parameters(const lk_description *description); /* trained and frozen; -1: not saved */
-/* Verifies the digests of all files. LK_EFORMAT: one is damaged; the message names it. */
+/* Verifies the digests of all files. LK_EFORMAT: a file is damaged; the message names it. */
 LK_API lk_status lk_description_verify(const lk_description *description);
 
-/* The record of the run. Older versions and lk_checkpoint_save write none: it is then empty. */
+/* Whether it has a record of the run. Older versions and lk_checkpoint_save write none; the functions below then find
+ * nothing. */
 LK_API bool             lk_description_recorded(const lk_description *description);
 LK_API int              lk_description_options(const lk_description *description);           /* number of options */
 LK_API const lk_record *lk_description_option(const lk_description *description, int index); /* NULL past the last */
@@ -150,7 +153,7 @@ LK_API const lk_record *lk_description_option(const lk_description *description,
 LK_API const char     *lk_description_find(const lk_description *description, const char *name);
 LK_API int             lk_description_fields(const lk_description *description); /* of a sample of the training set */
 LK_API const lk_field *lk_description_field(const lk_description *description, int index); /* NULL past the last */
-/* Sets mean and std of a transform, and how many of each; false, with nothing changed, where field 0 was not
+/* Sets the mean, std and number of channels of a transform; false, with nothing changed, if field 0 was not
  * normalised. */
 LK_API bool lk_description_normalisation(const lk_description *description, lk_transform *transform);
 /* LK_EMISMATCH if samples of the data set do not fit the model: field 0 has a different shape, there are more classes,

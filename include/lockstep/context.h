@@ -20,11 +20,11 @@ typedef enum lk_memory {
     LK_MEMORY_BUFFERS, /* running statistics and other state that is not trained */
     LK_MEMORY_ACTIVATIONS,
     LK_MEMORY_WORKSPACE,
-    LK_MEMORY_STAGING, /* off the CPU: the device's copies of inputs, and host copies of what ranks exchange */
+    LK_MEMORY_STAGING, /* unless on the CPU: the device's copies of inputs, and host copies of what ranks exchange */
     LK_MEMORY_LOADER,
     LK_MEMORY_CHECKPOINT,
     LK_MEMORY_DATA,  /* data sets in memory */
-    LK_MEMORY_OTHER, /* graphs, programs, names: the bookkeeping */
+    LK_MEMORY_OTHER, /* bookkeeping: graphs, programs, names */
     LK_MEMORY_COUNT
 } lk_memory;
 
@@ -39,13 +39,13 @@ typedef struct lk_allocator {
 
 typedef struct lk_context_config {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_CONTEXT_CONFIG_INIT */
-    /* of the thread pool, including the calling thread; 0: lk_default_threads */
+    /* size of the thread pool, including the calling thread; 0 for lk_default_threads */
     int threads LK_ZERO;
     /* an instruction set that `lockstep info` lists: "neon", "avx512"; NULL: LOCKSTEP_ISA or, if that is not set, the
      * one that `lockstep info` marks as in use */
     const char  *isa LK_ZERO;
     lk_allocator allocator LK_ZERO;
-    /* NULL: silent. Gets one line without a newline; may be called from any thread */
+    /* Receives one line without a newline; may be called from any thread. NULL: nothing is logged */
     void (*log)(void *user, lk_log_level level, const char *text) LK_ZERO;
     void *log_user LK_ZERO;
     /* "auto", "cpu", "cuda", "cuda:N"; NULL: LOCKSTEP_DEVICE in the environment, else "cpu" */
@@ -54,32 +54,33 @@ typedef struct lk_context_config {
      * allocated; 1: it is allocated, and the system may kill the process. Nothing is rejected if `allocator` is set,
      * because its memory may already exist. */
     int overcommit LK_ZERO;
-    int plans_only LK_ZERO; /* 1: for planning only, which needs no device: "cuda" can be planned for without a GPU */
+    int plans_only LK_ZERO; /* 1: only for planning, which needs no device: plans for "cuda" need no GPU */
     /* Progress of long work within a call, reported by the calling thread: `done` of `total` parts are finished; at the
-     * end they are equal. `what` names the work, for example "tune" while algorithms are measured. NULL: silent */
+     * end they are equal. `what` names the work, for example "tune" while algorithms are measured. NULL: not
+     * reported */
     void (*progress)(void *user, const char *what, int64_t done, int64_t total) LK_ZERO;
     void *progress_user LK_ZERO;
 } lk_context_config;
 #define LK_CONTEXT_CONFIG_INIT {.size = sizeof(lk_context_config)}
 
-/* config may be NULL for all defaults. LK_EUNSUPPORTED: this build or machine has no such instruction set or device. If
- * it fails, lk_context_error(NULL) says why. Environment variables (lockstep/environment.h) are read during this call.
+/* config may be NULL for all defaults. LK_EUNSUPPORTED: this build or machine lacks the instruction set or device. On
+ * failure, lk_context_error(NULL) says why. Environment variables (lockstep/environment.h) are read during this call.
  * Under `lockstep run` the calling thread and the context's threads are pinned to the rank's cores. */
 LK_API lk_status lk_context_create(const lk_context_config *config, lk_context **context);
 LK_API void      lk_context_free(lk_context *context); /* NULL is fine */
 
 /* The message of the calling thread's latest failed call on this context: what failed, where, and what to do; "" when
- * none failed. Like errno it is per thread: failures in other threads do not change it. It is kept for the last 4
- * contexts on which the thread had a failure. The text stays valid until the calling thread calls this function again.
+ * none failed. Like errno, it is per thread: failures in other threads do not change it. A thread keeps the messages of
+ * the last 4 contexts on which a call failed. The text stays valid until the calling thread calls this function again.
  * context NULL: the message of the calling thread's latest lk_context_create that failed. */
 LK_API const char *lk_context_error(lk_context *context);
-/* The rank of the world whose failure that message reports, which reports it itself; -1: no other rank is known to have
- * failed, so that the message is the caller's to report. */
+/* The rank of the world whose failure that message is about, and which reports it itself; -1: no other rank is known to
+ * have failed, so the caller should report the message. */
 LK_API int lk_context_error_rank(lk_context *context);
 
 /* Copies text for output on a terminal. Messages may contain names from files and text from other hosts: control
- * characters and bytes that are not UTF-8 become \n, \x1b and so on; everything else is unchanged. Truncated to size at
- * a character boundary and NUL-terminated; returns the length of the whole text. */
+ * characters and bytes that are not UTF-8 become \n, \x1b and so on; everything else is unchanged. The copy is
+ * truncated to size at a character boundary and NUL-terminated; returns the length of the whole text. */
 LK_API size_t lk_printable(const char *text, char *out, size_t size);
 
 LK_API int         lk_context_threads(const lk_context *context);
@@ -88,64 +89,65 @@ LK_API const char *lk_context_device(const lk_context *context);
 LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind); /* bytes in use now */
 LK_API uint64_t    lk_context_allocations(const lk_context *context);            /* calls of the allocator so far */
 
-/* The resources that this process may use, as its control groups (cgroups, versions 1 and 2: its own and all above it)
- * and the host limit them. */
+/* The resources that this process may use, as limited by the host and by its control groups (cgroups, versions 1 and 2:
+ * its own and all above it). */
 typedef struct lk_limits {
     double cores;        /* the smallest CPU quota, in cores; 0: none */
     size_t memory;       /* the smallest memory limit of a control group; 0: none */
     size_t available;    /* bytes that can still be allocated without swapping; SIZE_MAX: unknown */
-    size_t available_of; /* the limit of the control group that determines it; 0: the host's memory does */
+    size_t available_of; /* the limit of the control group that determines `available`; 0: the host's memory does */
 } lk_limits;
 LK_API void lk_limits_read(lk_limits *limits);
-/* LK_ETOOLARGE: `bytes` are more than can be allocated now; the message says what limits it. Otherwise LK_OK, also if
+/* LK_ETOOLARGE: `bytes` is more than can be allocated now; the message says what limits it. Otherwise LK_OK, also if
  * that is unknown or the context overcommits. `who` begins the message, for example "the 4 ranks"; NULL: "this
- * process". lk_comm_check_memory adds what the ranks of a host need. */
+ * process". lk_comm_check_memory checks the sum of what the ranks of a host need. */
 LK_API lk_status lk_context_check_memory(lk_context *context, const char *who, size_t bytes);
 
-/* The number that threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then
- * returns LK_EINVAL. */
+/* The number of threads that lk_context_config.threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to
+ * 256, with which lk_context_create returns LK_EINVAL. */
 LK_API int lk_default_threads(void);
-/* What computes SHA-256, the digest of checkpoints, on this machine: "sha2" (ARMv8), "sha-ni" (x86) or "portable". */
+/* The instructions that compute SHA-256, the digest of checkpoints, on this machine: "sha2" (ARMv8), "sha-ni" (x86) or
+ * "portable". */
 LK_API const char *lk_sha256_instructions(void);
 /* Receives a text in one or several parts. */
 typedef void (*lk_text_callback)(void *user, const char *text, size_t bytes);
 
-/* The name and the description of device i of those that can be used here; NULL past the last. */
+/* The name and the description of the i-th device that can be used here; NULL past the last. */
 LK_API const char *lk_device_name(size_t i);
 LK_API const char *lk_device_text(size_t i);
-/* Writes lines about a device that is a module, such as "cuda": its GPUs, the driver, the versions of its libraries.
- * LK_EUNSUPPORTED: there is no such module, and lk_context_error(NULL) says why. */
+/* Writes a report about a device that is loaded as a module, such as "cuda": its GPUs, the driver, the versions of its
+ * libraries. LK_EUNSUPPORTED: there is no such module, and lk_context_error(NULL) says why. */
 LK_API lk_status lk_device_report(const char *name, lk_text_callback write, void *user);
 
 /* The measured speed of the context's device. */
 typedef struct lk_device_speed {
-    double flops;   /* operations per second, in large products of a type */
-    double memory;  /* bytes per second, read and written, in a large copy within its memory */
-    double latency; /* seconds per kernel in a series of kernels that do nothing */
+    double flops;   /* operations per second in large matrix products of the type */
+    double memory;  /* bytes per second, reads plus writes, in a large copy within its memory */
+    double latency; /* seconds per kernel in a series of empty kernels */
 } lk_device_speed;
 
-/* Measures with data generated on the device, once per type (f32, f64 or bf16): about 50 ms. f32 is TF32 if products
- * round to it. Must not be called while a program runs. LK_EUNSUPPORTED: the device is the CPU. */
+/* Measures with data generated on the device, once per type (f32, f64 or bf16); takes about 50 ms. For f32 it measures
+ * TF32 if products use it. Must not be called while a program runs. LK_EUNSUPPORTED: the device is the CPU. */
 LK_API lk_status lk_device_measure(lk_context *context, lk_dtype type, lk_device_speed *speed);
 
-/* Operations per second of multiply-adds in registers, with the context's instruction set and on all its
- * threads at once: the upper bound for kernels of that type (f32, f64 or bf16, which they compute in
- * f32). Takes about 30 ms. 0: unknown here, or the device is not the CPU. Must not be called while a program runs. */
+/* Operations per second of multiply-adds in registers, with the context's instruction set and on all its threads at
+ * once: the upper bound for kernels of that type (f32, f64, or bf16, which kernels compute in f32). Takes about 30 ms.
+ * 0: it cannot be measured here, or the device is not the CPU. Must not be called while a program runs. */
 LK_API double lk_context_peak(lk_context *context, lk_dtype type);
 
-/* The memory that a device's runtime and libraries need besides what plans count: both 0 for the CPU. */
+/* The memory that a device's runtime and libraries need in addition to what plans count; 0 for the CPU. */
 typedef struct lk_device_memory_overhead {
     size_t context, libraries; /* bytes: of a CUDA context; of cuBLASLt and cuDNN */
-    bool   measured;           /* just now, on this machine's GPU; otherwise the figures are those of an NVIDIA H200 */
+    bool   measured;           /* now, on this machine's GPU; otherwise the figures are those of an NVIDIA H200 */
 } lk_device_memory_overhead;
-/* Measures only if this process has not used a GPU yet: call it before creating the first context. name as in
- * lk_context_config. */
+/* Measures only if this process has not used a GPU yet, so call it before creating the first context. name: as
+ * lk_context_config.device. */
 LK_API lk_status lk_device_overhead(const char *name, lk_device_memory_overhead *overhead);
-/* Former names, which the next version will remove. */
+/* Former names; the next version will remove them. */
 #define lk_device_held lk_device_overhead
 #define lk_device_memory_held lk_device_memory_overhead
-/* Bytes of the device's memory that can still be allocated, by any process, and in total; 0: the device is the CPU, or
- * does not report it. */
+/* Bytes of the device's memory that any process can still allocate, and bytes in total; 0: the device is the CPU, or
+ * does not report them. */
 LK_API void lk_context_device_memory(const lk_context *context, size_t *available, size_t *total);
 
 LK_END_DECLS

@@ -11,70 +11,70 @@ LK_BEGIN_DECLS
 typedef struct lk_dataset lk_dataset; /* read-only: threads and loaders may share one; must outlive its loaders */
 typedef struct lk_loader  lk_loader;  /* use from one thread */
 
-/* ALL: every sample once, training samples first. For text, the windows of an evaluation: see lk_text_info. */
+/* LK_SPLIT_ALL: every sample once, training samples first; for text, as for an evaluation, see lk_text_info. */
 typedef enum lk_split { LK_SPLIT_TRAIN, LK_SPLIT_TEST, LK_SPLIT_ALL } lk_split;
 
-/* ---- Data sets. A sample is a set of named fields, the same for all samples of a data set. ---- */
+/* ---- Data sets. A sample is a set of named fields; all samples of a data set have the same fields. ---- */
 
 #define LK_MAX_FIELDS 16
 
 /* A field of a sample, for example image u8 (3, 32, 32), label i32 (), tokens i32 (1024), target f32 (2), weight f32
- * (). Models with one input read field 0. Names with a meaning: "label" (i32 class number), "target" (f32, for
- * regression), "weight" (f32 (), the weight of the sample in the loss). */
+ * (). Models with one input read field 0. These names have a meaning: "label" (i32, the class number), "target" (f32,
+ * for regression), "weight" (f32 (), the sample's weight in the loss). */
 typedef struct lk_field {
-    const char *name LK_ZERO;  /* that of the program's input */
+    const char *name LK_ZERO;  /* the same as that of the program's input */
     lk_dtype    dtype LK_ZERO; /* LK_F32, LK_U8, LK_I32 or LK_I64 */
-    int         rank LK_ZERO;  /* axes of one sample; 0: a single number */
+    int         rank LK_ZERO;  /* axes of one sample; 0: a scalar */
     int64_t     dims[LK_MAX_RANK] LK_ZERO;
-    /* i32: above 0, the values are class numbers 0 … classes-1, and are checked; 0: any numbers */
+    /* i32: above 0, the values are class numbers, checked to be 0 … classes-1; 0: any numbers */
     int                classes LK_ZERO;
     const char *const *class_names LK_ZERO; /* `classes` of them; NULL: none */
-    /* rank 1: dims[0] of them, as in a table's header; of a single number, one: its
-     * column. NULL: none. A model is used with its training columns. */
+    /* names of columns in a table: dims[0] of them for rank 1, one for a scalar; NULL: none. A model is used with the
+     * columns that it was trained with. */
     const char *const *column_names LK_ZERO;
     int                reserved[6] LK_ZERO;
 } lk_field;
 
-LK_API int64_t     lk_field_elements(const lk_field *field); /* the product of its dims; 1 for a single number */
+LK_API int64_t     lk_field_elements(const lk_field *field); /* the product of its dims; 1 for a scalar */
 LK_API size_t      lk_field_bytes(const lk_field *field);    /* of one sample */
-LK_API const char *lk_field_class_name(const lk_field *field, int64_t label); /* NULL when there is none */
+LK_API const char *lk_field_class_name(const lk_field *field, int64_t label); /* NULL if there is none */
 
-/* How lk_dataset_open reads the user's own files; zeros are the defaults. */
+/* How lk_dataset_open reads the user's own files; zero means the default. */
 typedef struct lk_open_options {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_OPEN_OPTIONS_INIT */
     /* folder: images are resized to this; 0: all images must have the same size */
     int64_t height LK_ZERO, width LK_ZERO;
     int     channels LK_ZERO; /* folder: 1 grey, 3 RGB; 0: those of the first image */
     /* the fraction of samples that form the test set, chosen by a hash of the file's name or the row's number; 0: none,
-     * so that files without a test set of their own have none. For text: the last part of its tokens; 0: a tenth for
-     * text: and jsonl:, none for tokens:. -1: none, for any data */
+     * so files that come without a test set have none. For text, the test set is the last part of the tokens, and 0
+     * means a tenth for text: and jsonl:, and none for tokens:. -1: none, for any data */
     double holdout LK_ZERO;
-    /* csv: the column of the label, a name or a number from 1; npz, safetensors: the array's name. NULL: "label" or
-     * "target", else csv: the last column; "": there is none, as in rows to predict. jsonl: the field with the class of
-     * a text; NULL: there is none, and the texts are for a language model */
+    /* csv: the column of the label, as a name or a number from 1; npz, safetensors: the array's name. NULL: "label" or
+     * "target" or, for csv, else the last column; "": there is no label, as in rows to predict. jsonl: the field with
+     * the class of a text; NULL: there is none, and the texts are for a language model */
     const char *label LK_ZERO;
-    /* csv: 1: the first line has names; -1: it does not; 0: it does if none of its fields is a number */
+    /* csv: does the first line have names? 1: yes; -1: no; 0: yes if none of its fields is a number */
     int         header LK_ZERO;
     const char *cache LK_ZERO;       /* folder: a directory that keeps decoded samples; NULL: none */
     bool        skip_broken LK_ZERO; /* folder: files that cannot be decoded are left out and listed in the log */
     bool        regression LK_ZERO;  /* labels are numbers to predict: field "target" f32 instead of "label" */
-    /* text, jsonl, tokens: "byte", "char" (each character of the text is a token), a tokenizer.json,
-     * or a directory that has one, such as a checkpoint; NULL: byte for text:, none for tokens:, refused for jsonl: */
+    /* text, jsonl, tokens: "byte", "char" (each character of the text is a token), a tokenizer.json, or a directory
+     * that contains one, such as a checkpoint; NULL: "byte" for text:, none for tokens:, an error for jsonl: */
     const char *tokenizer LK_ZERO;
-    int64_t     context LK_ZERO;    /* text, jsonl, tokens: tokens of a sample; 0: 256 */
+    int64_t     context LK_ZERO;    /* text, jsonl, tokens: tokens per sample; 0 for 256 */
     const char *text_field LK_ZERO; /* jsonl: the field with the text; NULL: "text" */
     /* 1: documents are packed one after the other, without attention across documents; -1: windows of the whole
      * text, across documents; 0: jsonl and directories are packed, a single text and token files use windows */
     int packing LK_ZERO;
-    /* tokens: bytes of a token in a file without a header, 2 or 4; 0: by the name (.u16, .u32), else 4 where the
-     * tokenizer, or `vocabulary` without one, has more than 65536 tokens, else 2 */
+    /* tokens: bytes per token in a file without a header, 2 or 4; 0: determined by the name (.u16, .u32), else 4 if the
+     * tokenizer (without one: `vocabulary`) has more than 65536 tokens, else 2 */
     int     token_bytes LK_ZERO;
-    int64_t vocabulary LK_ZERO; /* tokens: of the model; 0: not known */
-    /* text, jsonl, tokens of a language model: above 0, any part of the data is for an evaluation, see lk_text_info:
-     * windows begin every `stride` tokens, 1 to `context` of them. 0: a training set is for training; others are for an
-     * evaluation with a stride of `context` */
+    int64_t vocabulary LK_ZERO; /* tokens: the model's vocabulary; 0: not known */
+    /* text, jsonl, tokens for a language model: above 0, every split is read for an evaluation, see lk_text_info, with
+     * windows that begin every `stride` tokens (1 to `context`). 0: a training set is read for training, and other
+     * splits for an evaluation with a stride of `context` */
     int64_t stride LK_ZERO;
-    /* csv: whole numbers in the label's column are classes, even if they would be numbers to predict by the rule in
+    /* csv: integers in the label's column are classes, even if they would be numbers to predict by the rule in
      * docs/data.md */
     bool classification LK_ZERO;
     /* The fields of the samples that a model was trained on, as lk_description_field(description, 0) returns them. They
@@ -83,17 +83,17 @@ typedef struct lk_open_options {
     const lk_field *expected LK_ZERO;
     int             expected_count LK_ZERO;
     /* With `expected`, for rows to predict: the label's column, array or field may be missing, and then there is no
-     * field "label" or "target"; of csv and jsonl also in some rows, whose label is LK_NO_LABEL, and whose target is
-     * NaN */
+     * field "label" or "target". In csv and jsonl it may also be missing in some rows; their label is LK_NO_LABEL, or
+     * their target NaN */
     bool label_optional LK_ZERO;
-    /* Samples whose label is not a class of `expected`, or in the test set of a folder or of jsonl not one of the
-     * training set, are left out, and counted in the log; false: LK_EFORMAT, or LK_EINVAL for a directory, names the
-     * first */
+    /* Samples whose label is not a class of `expected` (or, in the test set of a folder or of jsonl, not one of the
+     * training set) are left out, and the log says how many; false: an error, LK_EFORMAT or for a directory LK_EINVAL,
+     * names the first */
     bool skip_unknown LK_ZERO;
-    /* jsonl, with `expected`: a label that is a whole number is a class number, unless a class has that name */
+    /* jsonl, with `expected`: a label that is an integer is a class number, unless a class has that name */
     bool label_numbers LK_ZERO;
 } lk_open_options;
-#define LK_NO_LABEL (-100) /* the label of a sample that has none, see label_optional */
+#define LK_NO_LABEL (-100) /* the label of samples without one, see label_optional */
 #define LK_OPEN_OPTIONS_INIT {.size = sizeof(lk_open_options)}
 
 /* Opens by name.
@@ -116,25 +116,25 @@ typedef struct lk_open_options {
  *   jsonl:FILE[,VALIDATION]     a JSON object in each line, whose field "text" is a document; plain or gzip
  *   tokens:FILE[,VALIDATION]    token ids, little-endian u16 or u32: plain, or with the header of llm.c or of
  *                               lk_data_tokenize. Memory-mapped
- * options may be NULL. Messages name, for LK_ENOENT, the missing files and how to get them; for LK_EFORMAT, the file
- * and the invalid byte or line; for LK_EINVAL, the unknown name and the most similar known one. LK_END: there is no
- * test set. Without a test set LK_SPLIT_ALL is what LK_SPLIT_TRAIN is with a holdout of -1. */
+ * options may be NULL. LK_ENOENT: the message names the missing files and says how to get them. LK_EFORMAT: it names
+ * the file and the invalid byte or line. LK_EINVAL: it names the unknown name and the most similar known one. LK_END:
+ * there is no test set; LK_SPLIT_ALL is then the same as LK_SPLIT_TRAIN with a holdout of -1. */
 LK_API lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
                                  lk_dataset **dataset);
-/* The same from only the names, sizes and headers of the files, quickly and without memory for
- * samples: count, fields and classes, for a check or a plan. Fails as lk_dataset_open does,
- * except for errors that appear only when samples are read. Its samples cannot be read. */
+/* The same, but reads only the names, sizes and headers of the files, quickly and without memory for samples: it has
+ * the count, fields and classes, for a check or a plan, but its samples cannot be read. Fails as lk_dataset_open does,
+ * except for errors that appear only when samples are read. */
 LK_API lk_status lk_dataset_probe(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
                                   lk_dataset **dataset);
 
-/* PNG and JPEG files without classes, and those below directories, in the order of `paths`. Field: image u8. Only the
- * options height, width, channels and skip_broken are used. LK_ENOENT: there is no such file; LK_EFORMAT: it cannot be
- * decoded. */
+/* PNG and JPEG files without classes, including those in directories and their subdirectories, in the order of `paths`.
+ * Field: image u8. Only the options height, width, channels and skip_broken are used. LK_ENOENT: there is no such file;
+ * LK_EFORMAT: it cannot be decoded. */
 LK_API lk_status lk_dataset_images(lk_context *context, const char *const *paths, int count,
                                    const lk_open_options *options, lk_dataset **dataset);
 
 /* The binary version of CIFAR-10: data_batch_1.bin … data_batch_5.bin or test_batch.bin in directory or in its
- * cifar-10-batches-bin. Files may contain any number of whole records. Kept in memory (LK_MEMORY_DATA). */
+ * cifar-10-batches-bin. Each file may contain any number of whole records. Kept in memory (LK_MEMORY_DATA). */
 LK_API lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_split split, lk_dataset **dataset);
 
 /* A pair of IDX files of unsigned bytes, plain or gzip (each path is also tried with .gz added or
@@ -143,12 +143,12 @@ LK_API lk_status lk_dataset_cifar10(lk_context *context, const char *directory, 
 LK_API lk_status lk_dataset_idx(lk_context *context, const char *images, const char *labels, int classes,
                                 lk_dataset **dataset);
 
-/* Generated data that a model can learn: a mean for each class, plus noise. Sample i is a function of (seed, i, shape,
- * classes). */
+/* Generated data that a model can learn: the mean of the sample's class plus noise. Sample i is a function of (seed, i,
+ * shape, classes). */
 typedef struct lk_dataset_synthetic_config {
     size_t  size LK_ZERO;  /* sizeof this struct; set by LK_DATASET_SYNTHETIC_CONFIG_INIT */
     int64_t count LK_ZERO; /* samples */
-    /* number of the first: a test set that starts where the training set ends shares no sample */
+    /* number of the first sample: a test set that starts where the training set ends shares no samples with it */
     int64_t  first LK_ZERO;
     int      rank LK_ZERO;              /* axes of one sample */
     int64_t  dims[LK_MAX_RANK] LK_ZERO; /* for example 64, or 3, 32, 32 */
@@ -169,7 +169,7 @@ typedef struct lk_dataset_arrays_config {
     int64_t            count LK_ZERO;
     const lk_field    *fields LK_ZERO; /* copied, with their names */
     int                fields_count LK_ZERO;
-    const void *const *data LK_ZERO; /* by field: count samples, one after the other */
+    const void *const *data LK_ZERO; /* for each field, count samples, one after the other */
     bool               copy LK_ZERO; /* true: copied now (LK_MEMORY_DATA); false: borrowed until lk_dataset_free */
 } lk_dataset_arrays_config;
 #define LK_DATASET_ARRAYS_CONFIG_INIT {.size = sizeof(lk_dataset_arrays_config)}
@@ -177,9 +177,9 @@ typedef struct lk_dataset_arrays_config {
 LK_API lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_arrays_config *config,
                                         lk_dataset **dataset);
 
-/* Writes one sample: fields[i] has lk_field_bytes of field i, zeros at first. A status below 0 fails the batch:
- * lk_loader_next returns it. The loader's workers call it, concurrently if there are several; never after
- * lk_loader_free has returned. */
+/* Writes one sample: fields[i] points to lk_field_bytes of field i, initially zero. If it returns a status below 0, the
+ * batch fails, and lk_loader_next returns that status. The loader's workers call it, concurrently if there are several,
+ * but never after lk_loader_free has returned. */
 typedef lk_status (*lk_dataset_get_callback)(void *user, int64_t index, void *const *fields);
 
 typedef struct lk_dataset_callbacks_config {
@@ -199,61 +199,62 @@ LK_API void lk_dataset_free(lk_dataset *dataset); /* NULL is fine; free its load
 
 LK_API const char     *lk_dataset_name(const lk_dataset *dataset); /* "cifar10", "idx", "arrays", … */
 LK_API int64_t         lk_dataset_count(const lk_dataset *dataset);
-LK_API int             lk_dataset_fields(const lk_dataset *dataset); /* how many fields a sample has */
+LK_API int             lk_dataset_fields(const lk_dataset *dataset); /* number of fields of a sample */
 LK_API const lk_field *lk_dataset_field(const lk_dataset *dataset,
                                         int               i); /* valid as long as the data set; NULL past the last */
 LK_API const lk_field *lk_dataset_find(const lk_dataset *dataset, const char *name); /* NULL if it has no such field */
-/* The file of sample `index`, for messages; "" if the sample has only its index. */
+/* The file of sample `index`, for messages; "" if a sample is known only by its index. */
 LK_API const char *lk_dataset_sample_name(const lk_dataset *dataset, int64_t index);
 
-/* Copies sample `index` as stored: fields[i] gets lk_field_bytes of field i; NULL: that field is not needed. May be
- * called from any thread. */
+/* Copies sample `index` as stored: fields[i] receives lk_field_bytes of field i, and may be NULL if that field is not
+ * needed. May be called from any thread. */
 LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *const *fields);
 
 /* ---- Text. ----
  *
  * A sample for a language model is `context` consecutive tokens (T) and the token after each of them. Fields: tokens
  * i32 (T), whose classes are the vocabulary; label i32 (T), -100 where there is no next token. With windows, the
- * training set has a sample at every offset: tokens - T of them. Packed, windows do not overlap, no token of a document
- * is predicted from another one, and there are two more fields: positions i32 (T), which start again at 0 with each
- * document, and first i32 (T), the index in the window of the first token of the same document. A document ends with
- * the tokenizer's end token; where a window starts within a document, the rest of it counts as a document.
+ * training set has a sample at every offset: tokens - T of them. If documents are packed, windows do not overlap, no
+ * token of a document is predicted from another document, and there are two more fields: positions i32 (T), which start
+ * again at 0 with each document, and first i32 (T), the index in the window of the first token of the same document. A
+ * document ends with the tokenizer's end token; if a window starts within a document, the rest of that document counts
+ * as one.
  *
  * For an evaluation, every token of a document except the first is a label exactly once, whatever the other documents
  * are: each document has its own windows, the first at its beginning, then one every `stride` tokens, in which only the
- * last `stride` labels are set; the last window may be shorter. With windows, the text is one document. Packed, the
- * parts that are shorter than T share windows, and the end tokens between documents are not labels; if the tokenizer
- * has no end token, documents can be evaluated only if nothing is held out.
+ * last `stride` labels are set; the last window may be shorter. With windows, the whole text is one document. If
+ * documents are packed, parts that are shorter than T share windows, and the end tokens between documents are not
+ * labels; if the tokenizer has no end token, documents can be evaluated only if nothing is held out.
  *
- * A sample for classification (jsonl: with a label): tokens i32 (T), the first T of a text, then zeros; length i32 (),
- * how many there are; label i32 (), with classes and their names. */
+ * A sample for classification (jsonl: with a label) has the fields tokens i32 (T), the first T tokens of a text, padded
+ * with zeros; length i32 (), their number without padding; and label i32 (), with classes and their names. */
 typedef struct lk_text_info {
     int64_t tokens;     /* of this split */
-    int64_t bytes;      /* of the text that they stand for; for a part of a token file, in proportion; 0: not known */
+    int64_t bytes;      /* of the text that they stand for (estimated for part of a token file); 0: not known */
     int64_t vocabulary; /* all ids are below it; 0: not known */
     /* tokens of the longest sample; classification: of the longest text, which may be truncated to T */
     int64_t             longest;
-    const lk_tokenizer *tokenizer;    /* borrowed from the data set; NULL: tokens: without one */
+    const lk_tokenizer *tokenizer;    /* borrowed from the data set; NULL for tokens: without a tokenizer */
     int64_t             scored;       /* for an evaluation of a language model: labels of all samples; otherwise 0 */
     int64_t             scored_bytes; /* of the text that they stand for; 0: not known */
     int                 reserved[4];
 } lk_text_info;
 
-/* false: it is not text, and info is zeroed */
+/* false: the data set is not text, and info is zeroed */
 LK_API bool lk_dataset_text(const lk_dataset *dataset, lk_text_info *info);
 
 /* ---- Transforms of a sample. ---- */
 
 #define LK_MAX_CHANNELS 16
 
-/* Of field 0, which is u8 or f32. u8 becomes v / 255; then (v - mean) / std per channel, rounded as PyTorch's ToTensor
- * and Normalize round. All other transforms except mixup need (channels, height, width); their random numbers are a
- * function of (seed, epoch, sample index) alone. */
+/* Transforms apply to field 0, which is u8 or f32. A u8 value v becomes v / 255; then every value becomes (v - mean) /
+ * std of its channel, rounded as by PyTorch's ToTensor and Normalize. All other transforms except mixup require samples
+ * of shape (channels, height, width); their random numbers are a function of (seed, epoch, sample index) alone. */
 typedef struct lk_transform {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_TRANSFORM_INIT */
-    bool   raw LK_ZERO;  /* field 0 stays as stored, whatever its type; no other field may be set */
-    /* entries of mean and std: 1 (for all) or dims[0] of (channels, height, width) samples; 0: mean 0.5 and std 0.5 for
-     * u8, f32 as it is */
+    bool   raw LK_ZERO;  /* field 0 stays as stored, whatever its type; nothing else may be set here */
+    /* number of entries of mean and std: 1 for all channels, or dims[0] for samples of shape (channels, height, width);
+     * 0: mean 0.5 and std 0.5 for u8, while f32 is not normalised */
     int    channels LK_ZERO;
     double mean[LK_MAX_CHANNELS] LK_ZERO;
     double std[LK_MAX_CHANNELS] LK_ZERO; /* above 0 */
@@ -262,17 +263,18 @@ typedef struct lk_transform {
     /* A box whose share of the image's area and whose ratio of width to height (0, 0: 3/4 to 4/3) are drawn from these
      * ranges, resized to the whole image, like torchvision's RandomResizedCrop; applied before the crop. 0, 0: none. */
     double resized_crop[2] LK_ZERO, resized_ratio[2] LK_ZERO;
-    /* by up to this many degrees in either direction, bilinear, 0 outside the image; applied after the flip. 0: none */
+    /* rotation by up to this many degrees in either direction, bilinear, 0 outside the image; applied after the flip.
+     * 0: none */
     double rotate LK_ZERO;
     /* brightness, contrast, saturation, hue, like torchvision's ColorJitter; for u8, or f32 from 0 to 1 */
     double color_jitter[4] LK_ZERO;
     /* Each sample becomes mix × itself + (1 - mix) × another one, whose label is the field "label_2" (i32); the field
-     * "mix", in the loader's dtype, is drawn from Beta(mixup, mixup). Needs an f32 or u8 field 0 and a field "label".
-     * 0: none. See lk_mixup_loss. */
+     * "mix", in the loader's dtype, is drawn from Beta(mixup, mixup). Requires that field 0 is f32 or u8, and a field
+     * "label". 0: none. See lk_mixup_loss. */
     double mixup LK_ZERO;
     int    cutout LK_ZERO;       /* the side of a square that is set to 0 after normalising; 0: none */
-    bool   mixup_fields LK_ZERO; /* "label_2" and "mix" also without mixup, with mix 1: for a test set */
-    int    reserved[24] LK_ZERO; /* because other configs contain this struct */
+    bool   mixup_fields LK_ZERO; /* add "label_2" and "mix" without mixup too, with mix 1: for a test set */
+    int    reserved[24] LK_ZERO; /* because other structs contain this one */
 } lk_transform;
 #define LK_TRANSFORM_INIT {.size = sizeof(lk_transform)}
 
@@ -285,17 +287,17 @@ typedef struct lk_loader_config {
     bool              shuffle LK_ZERO;    /* a new order each epoch, from (seed, epoch) */
     uint64_t          seed LK_ZERO;       /* of shuffling and augmentation */
     bool              drop_last LK_ZERO;  /* skip the last batch if it is not full */
-    int               workers LK_ZERO;    /* threads that prepare batches; 0: lk_loader_next does it itself */
-    int               prefetch LK_ZERO;   /* batches prepared ahead of time, needs workers; 0: two per worker */
+    int               workers LK_ZERO;    /* threads that prepare batches; 0: lk_loader_next prepares them */
+    int               prefetch LK_ZERO;   /* batches prepared ahead of time by workers; 0: two per worker */
     lk_dtype          dtype LK_ZERO;      /* of floating-point fields in a batch: LK_F32 or LK_F64 */
     int64_t           timeout_ms LK_ZERO; /* lk_loader_next fails if no batch is ready after this time */
     lk_transform      transform LK_ZERO;
-    /* A share of each batch: a batch of n samples is split into `parts`, part q being its rows n*q/parts …
-     * n*(q+1)/parts (rounded down), and this loader prepares only parts first_part … last_part-1. 0, 0, 0: the whole
-     * batch. */
+    /* The share of each batch that this loader prepares: a batch of n samples is split into `parts` parts, where part q
+     * is rows n*q/parts to n*(q+1)/parts - 1 (quotients are rounded down), and the loader prepares only parts
+     * first_part to last_part - 1. 0, 0, 0: the whole batch. */
     int parts LK_ZERO, first_part LK_ZERO, last_part LK_ZERO;
     int unused LK_ZERO; /* ignored: padding in older versions, which callers leave undefined */
-    /* Not 0: parts are those of a full batch even if a batch is not full; its last parts then have fewer samples or
+    /* If not 0, parts are those of a full batch even if a batch is not full; its last parts then have fewer samples or
      * none. */
     int fixed_parts LK_ZERO, reserved LK_ZERO;
 } lk_loader_config;
@@ -309,16 +311,16 @@ typedef struct lk_batch {
     const void *const *fields; /* by field: (capacity, dims…) in the type of lk_loader_field */
     const lk_field    *about;  /* by field: its name, type and shape, as lk_loader_field */
     int                fields_count;
-    const int64_t     *indices; /* (capacity): which samples of the data set these are */
-    int64_t            count;   /* samples here: 1 … capacity; in a share also 0 */
+    const int64_t     *indices; /* (capacity): the indices of these samples in the data set */
+    int64_t            count;   /* number of samples here: 1 … capacity; 0 is possible in a share */
     int64_t            epoch;
     int64_t            position; /* of the whole batch's first sample in the epoch's order */
     int64_t            total;    /* samples of the whole batch, 1 … config.batch */
-    int64_t            offset;   /* of the first sample here in the whole batch */
+    int64_t            offset;   /* of the first sample here within the whole batch */
 } lk_batch;
 
-/* The largest number of samples that a batch of this config can have in this share (a seek may shift where batches
- * start); at least 1; 0 for an invalid config. */
+/* The largest number of samples that a batch can have in the share of this config (a seek may shift where batches
+ * start), at least 1; 0 for an invalid config. */
 LK_API int64_t lk_loader_capacity(const lk_loader_config *config);
 
 /* Field i of the batches: the data set's field, with its dtype in a batch. f32 fields, and field 0 if it is
@@ -336,8 +338,8 @@ LK_API void lk_loader_free(lk_loader *loader);
  * the same way until lk_loader_seek. LK_ETIMEOUT if no batch is ready after timeout_ms; another call waits again. */
 LK_API lk_status lk_loader_next(lk_loader *loader, lk_batch *batch);
 
-/* The position of the next lk_loader_next: save both and seek to them later to continue as if the run had not stopped.
- * Both count whole batches, so they are the same for every share. */
+/* The position of the next lk_loader_next: save both values, and later seek to them to continue as if the run had not
+ * stopped. They refer to whole batches, so they are the same for every share. */
 LK_API int64_t lk_loader_epoch(const lk_loader *loader);
 LK_API int64_t lk_loader_position(const lk_loader *loader); /* samples of this epoch already returned, 0 … count */
 /* Waits, like lk_loader_free, for workers to finish the current sample. */
@@ -366,13 +368,13 @@ LK_API lk_status lk_data_directory(lk_context *context, const char *name, char *
 
 typedef struct lk_data_tokenize_config {
     size_t             size LK_ZERO;  /* sizeof this struct; set by LK_DATA_TOKENIZE_CONFIG_INIT */
-    const char *const *paths LK_ZERO; /* texts, directories of texts; names that end with .jsonl or .jsonl.gz: JSONL */
+    const char *const *paths LK_ZERO; /* texts or directories of texts; names ending in .jsonl or .jsonl.gz are JSONL */
     int                paths_count LK_ZERO;
     const char        *tokenizer LK_ZERO;   /* as in lk_open_options */
     const char        *text_field LK_ZERO;  /* of JSONL; NULL: "text" */
-    const char        *out LK_ZERO;         /* the file that is written; "char" also writes OUT.tokenizer.json */
+    const char        *out LK_ZERO;         /* the file to write, OUT; "char" also writes OUT.tokenizer.json */
     int                token_bytes LK_ZERO; /* 2, 4; 0: 2 if the vocabulary has at most 65536 tokens */
-    lk_data_progress   progress LK_ZERO;    /* by bytes of the files; NULL: none */
+    lk_data_progress   progress LK_ZERO;    /* in bytes of the files; NULL: none */
     void              *user LK_ZERO;
 } lk_data_tokenize_config;
 #define LK_DATA_TOKENIZE_CONFIG_INIT {.size = sizeof(lk_data_tokenize_config)}
@@ -388,7 +390,7 @@ typedef struct lk_data_tokenize_result {
 /* Writes the tokens of texts to one file, for tokens:OUT; each document is followed by the tokenizer's end token, if it
  * has one. The header is llm.c's (256 i32: 20240520, 1, count for u16; 20240801, 7, count for u32); words that llm.c
  * leaves 0 hold the vocabulary, the end token, and the bytes of text. Memory does not depend on the size of the texts.
- * OUT appears when it is complete: it is written under another name, and removed after a failure. */
+ * OUT appears only when it is complete: it is written under a temporary name, and removed after a failure. */
 LK_API lk_status lk_data_tokenize(lk_context *context, const lk_data_tokenize_config *config,
                                   lk_data_tokenize_result *result);
 

@@ -10,12 +10,13 @@ typedef struct lk_device {
     size_t      size LK_ZERO; /* sizeof this struct; set by LK_DEVICE_INIT */
     const char *name LK_ZERO; /* for lk_context_config.device */
     const char *text LK_ZERO; /* a one-line description */
-    const char *help LK_ZERO; /* its names in help: "cuda (the GPU of this rank), cuda:N"; NULL: for tests */
+    /* its names in help: "cuda (the GPU of this rank), cuda:N"; NULL: not listed, for tests */
+    const char *help LK_ZERO;
     int         numbered LK_ZERO; /* NAME:N selects one of several */
-    int         on_host LK_ZERO;  /* it computes on the host's processor, in the host's memory */
-    /* For reports: the title of its rows and the name of one unit ("CUDA", "GPU"); the tool that its module was built
-     * with, and that tool's version and targets, "" if there is no module ("nvcc", "13.0: sm_90a"); the model whose
-     * figures lk_device_overhead returns where it cannot measure. NULL: it has no such rows. */
+    int         on_host LK_ZERO;  /* computes on the host's processor, in the host's memory */
+    /* For reports: the title of the device's rows and the name of one unit ("CUDA", "GPU"); the tool that built its
+     * module, and that tool's version and targets ("nvcc", "13.0: sm_90a"; "" if there is no module); the model whose
+     * figures lk_device_overhead returns if it cannot measure. NULL: reports have no such rows. */
     const char *title LK_ZERO;
     const char *unit LK_ZERO;
     const char *built_with LK_ZERO;
@@ -34,7 +35,7 @@ typedef struct lk_device {
     X(cuda, "tf32", "LOCKSTEP_TF32",                                                                                 \
       "f32 matrix multiplications and convolutions may use TF32 (10-bit mantissa): faster, about 3 decimal digits")
 
-/* The device at `index`, from 0, whether or not it can be used here; LK_END: there are no more. */
+/* Returns the device at `index`, from 0, whether or not it can be used here; LK_END: there are no more. */
 LK_API lk_status lk_device_at(int index, lk_device *device);
 /* The name of the device that "auto" chooses here. */
 LK_API const char *lk_device_auto(void);

@@ -29,15 +29,16 @@ typedef struct lk_environment_variable {
     const char          *name;
     lk_environment_type  type;
     lk_environment_group group;
-    double               low, high; /* range of numbers and flags; equal: any value */
+    double               low, high; /* range of numbers and flags; if equal, any value is valid */
     const char          *doc;
 } lk_environment_variable;
 
 LK_API const lk_environment_variable *lk_environment_at(int index); /* NULL past the last */
 
-/* The value of a variable of the table; NULL: it is not set. A context keeps the values that were set when it was
- * created, so change the environment before. With context NULL, and in a process forked since then, it is the current
- * value. Valid as long as the context or, for a current value, as long as getenv's result. */
+/* The value of a variable in this table; NULL: it is not set. A context keeps the values that were set when it was
+ * created, so change the environment before that. With context NULL, and in a process forked after the context was
+ * created, the result is the current value. Valid as long as the context or, for a current value, as long as getenv's
+ * result. */
 LK_API const char *lk_environment_get(const lk_context *context, const char *name);
 
 LK_END_DECLS

@@ -1,6 +1,6 @@
 /* generate.h - text from a language model (gpt, llama): prompts go through the model in chunks, then one token at a
- * time, with a cache of the keys and values of all earlier tokens. A prompt gives the same tokens in a batch as
- * alone. */
+ * time, with a cache of the keys and values of all earlier tokens. A prompt gives the same tokens in a batch as on its
+ * own. */
 #ifndef LOCKSTEP_GENERATE_H
 #define LOCKSTEP_GENERATE_H
 
@@ -18,18 +18,18 @@ typedef struct lk_generator_config {
     const lk_transformer_config *model LK_ZERO; /* gpt or llama; copied */
     /* as lk_weights_load takes them: a checkpoint, a Hugging Face directory, a safetensors file */
     const char     *weights LK_ZERO;
-    const lk_store *store LK_ZERO; /* or copied from a store of this model, such as that of a training program */
-    uint64_t        seed LK_ZERO;  /* of the initial weights, if neither is given */
-    int64_t         batch LK_ZERO; /* maximum number of prompts at once; 0: 1 */
-    int64_t   context LK_ZERO; /* maximum number of tokens of a prompt and its continuation; 0: the model's context */
-    int64_t   chunk LK_ZERO;   /* tokens of each prompt that are computed at once; 0: 32 */
-    lk_dtype  dtype LK_ZERO;   /* LK_F32 or LK_F64 */
-    lk_policy policy LK_ZERO;  /* LK_POLICY_BF16: weights, activations and cache in bf16 */
-    /* The ranks that generate together, all with the same config and the same calls; each gets all tokens. NULL: one
-     * rank. Borrowed. */
+    const lk_store *store LK_ZERO; /* or a store of this model to copy the weights from, such as a training program's */
+    uint64_t        seed LK_ZERO;  /* of the initial weights if neither is given */
+    int64_t         batch LK_ZERO; /* maximum number of prompts at once; 0 for 1 */
+    int64_t         context LK_ZERO; /* maximum number of tokens of a prompt and its continuation; 0 for the model's */
+    int64_t         chunk LK_ZERO;   /* tokens of each prompt that are computed at once; 0 for 32 */
+    lk_dtype        dtype LK_ZERO;   /* LK_F32 or LK_F64 */
+    lk_policy       policy LK_ZERO;  /* LK_POLICY_BF16: weights, activations and cache in bf16 */
+    /* The ranks that generate together. All must use the same config and make the same calls; each gets all tokens.
+     * NULL: one rank. Borrowed. */
     lk_comm *comm LK_ZERO;
-    /* Their axes: tensor splits weights and cache, pipeline the layers; data is not supported. NULL: one axis, tensor.
-     * Borrowed. */
+    /* The axes of these ranks: tensor splits weights and cache, pipeline splits the layers; data is not supported.
+     * NULL: one axis, tensor. Borrowed. */
     const lk_mesh *mesh LK_ZERO;
 } lk_generator_config;
 #define LK_GENERATOR_CONFIG_INIT            \
@@ -40,10 +40,11 @@ typedef struct lk_generator_config {
 LK_API lk_status lk_generator_create(lk_context *context, const lk_generator_config *config, lk_generator **generator);
 LK_API void      lk_generator_free(lk_generator *generator); /* NULL is fine; before its context */
 /* Only plans: returns the memory that lk_generator_create would use, by kind, or fails as it would. With a mesh and
- * without comm: for the mesh's rank. */
+ * without comm, it plans for the mesh's rank. */
 LK_API lk_status lk_generator_plan(lk_context *context, const lk_generator_config *config,
                                    size_t memory[LK_MEMORY_COUNT]);
-/* Bytes of that kind that a generator uses, as planned: exact, except for LK_MEMORY_OTHER, for which it returns 0. */
+/* Bytes of that kind that a generator uses, as planned. They are exact, except that it returns 0 for
+ * LK_MEMORY_OTHER. */
 LK_API size_t lk_generator_memory(const lk_generator *generator, lk_memory kind);
 /* Bytes of weights that each step reads: all parameters except those looked up by token or position. */
 LK_API size_t lk_generator_weight_bytes(const lk_generator *generator);
@@ -55,27 +56,26 @@ typedef struct lk_prompt {
 
 /* Why a continuation ended. */
 typedef enum lk_generate_end {
-    LK_GENERATE_GOING,   /* it has not */
+    LK_GENERATE_GOING,   /* it has not ended */
     LK_GENERATE_EOS,     /* a token that ends a text: eos or more_eos of the model, or the tokenizer's */
     LK_GENERATE_STOP,    /* a stop string */
     LK_GENERATE_TOKENS,  /* as many tokens as requested */
     LK_GENERATE_CONTEXT, /* as many as the context holds */
-    LK_GENERATE_CANCELED /* the callback */
+    LK_GENERATE_CANCELED /* the callback ended it */
 } lk_generate_end;
 LK_API const char *lk_generate_end_name(lk_generate_end end); /* "eos", "stop", "tokens", "context", "canceled"; "" */
 
 /* A new token of one prompt. */
 typedef struct lk_generated {
     int             prompt; /* number of the prompt */
-    int64_t         index;  /* of the token in its continuation, from 0 */
+    int64_t         index;  /* of the token within the continuation, from 0 */
     int32_t         token;
     lk_generate_end end;
     /* the logits that it was chosen from: one per token of the vocabulary, in the generator's dtype, valid during the
      * call; NULL: no_logits */
     const void *logits;
-    /* With a tokenizer: the text that is complete with this token, in whole characters (UTF-8) and up to what may
-     * become a stop string; at the end all the rest, up to the stop string. Special tokens have none. Valid during the
-     * call. */
+    /* With a tokenizer: the text that this token completes, in whole UTF-8 characters and up to what may become a stop
+     * string; at the end, all the rest, up to the stop string. Special tokens have no text. Valid during the call. */
     const char *text;
     size_t      bytes;
 } lk_generated;
@@ -87,15 +87,16 @@ typedef struct lk_generate_config {
     int64_t          tokens LK_ZERO;      /* maximum number of new tokens per prompt; 0: up to the end of the context */
     double           temperature LK_ZERO; /* divides the logits; 0: the most probable token (greedy) */
     int64_t          top_k LK_ZERO;       /* choose among the top_k most probable tokens; 0: all */
-    double           top_p LK_ZERO; /* choose among the smallest set whose probabilities add up to this; 0 and 1: all */
+    double           top_p LK_ZERO; /* choose among the smallest set whose probabilities add up to this; 0 or 1: all */
     uint64_t         seed LK_ZERO;
     bool             ignore_eos LK_ZERO;
-    /* At the end of the context, continue with its latest half, which is recomputed. Otherwise the text ends there. */
+    /* At the end of the context, continue with its latest half, which is recomputed. Otherwise the continuation ends
+     * there. */
     bool slide LK_ZERO;
-    /* strings that end a continuation, even if they span tokens or are special tokens; they need a tokenizer */
+    /* strings that end a continuation, even if they span tokens or are special tokens; they require a tokenizer */
     const char *const  *stop LK_ZERO;
     int                 stop_count LK_ZERO;
-    const lk_tokenizer *tokenizer LK_ZERO; /* for text and stop strings; NULL: only ids */
+    const lk_tokenizer *tokenizer LK_ZERO; /* for text and stop strings; NULL: token ids only */
     /* Called for each new token, prompt by prompt in every step. A result below 0 ends the call with that status;
      * LK_END ends this prompt. */
     lk_status (*token)(void *user, const lk_generated *generated) LK_ZERO;
@@ -110,18 +111,18 @@ typedef struct lk_generate_config {
     }
 
 typedef struct lk_generate_times {
-    /* tokens of prompts, computed in chunks: all but the last of each prompt; with slide, also those that were
-     * recomputed */
+    /* number of prompt tokens that were computed in chunks: all but the last of each prompt and, with slide, those that
+     * were recomputed */
     int64_t prompt_tokens;
     double  prompt_seconds;
-    int64_t steps, tokens; /* one token at a time: steps, and new tokens of all prompts */
+    int64_t steps, tokens; /* one token at a time: number of steps, and of new tokens of all prompts */
     double  token_seconds;
 } lk_generate_times;
 
-/* Continues every prompt, from an empty cache. A random number is a function of (seed, the prompt's tokens, how many of
- * the prompts before it are equal, position), so tokens do not depend on the batch. LK_EINVAL: a prompt is empty,
- * longer than the context, or has a token that is not in the vocabulary. LK_ENAN: logits are not finite. times may be
- * NULL. */
+/* Continues every prompt, from an empty cache. A random number is a function of (seed, the prompt's tokens, the number
+ * of equal prompts before it, position), so tokens do not depend on the rest of the batch. LK_EINVAL: a prompt is
+ * empty, is longer than the context, or has a token that is not in the vocabulary. LK_ENAN: logits are not finite.
+ * times may be NULL. */
 LK_API lk_status lk_generate(lk_generator *generator, const lk_generate_config *config, lk_generate_times *times);
 
 LK_END_DECLS

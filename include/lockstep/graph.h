@@ -1,11 +1,11 @@
-/* graph.h - a model is a graph: calls record operations, nothing is computed until a program runs.
+/* graph.h - a model is a graph: calls record operations, and nothing is computed until a program runs.
  *
  * A tensor is a value in a graph and is passed by value. Optional arguments are named: lk_max_pool2d(x, 3, .stride =
- * 2). Errors are kept in the graph: the first invalid call is stored with its file and line, later calls do nothing,
- * and lk_plan_create reports it. An empty tensor, (lk_tensor){0}, belongs to no graph: its rank and sizes are 0. A call
- * with only empty tensors records nothing and returns an empty tensor, whose id is minus the line of the first such
- * call; functions that take a model or a loss report it. Every lk_name(...) is a macro over lk_name_at(site, ...),
- * which other languages may call. */
+ * 2). Errors are kept in the graph: it stores the first invalid call with its file and line, later calls do nothing,
+ * and lk_plan_create reports the error. An empty tensor, (lk_tensor){0}, belongs to no graph; its rank and sizes are 0.
+ * A call with only empty tensors records nothing and returns an empty tensor, whose id is minus the line of the first
+ * such call; functions that take a model or a loss report that line. Every lk_name(...) is a macro over
+ * lk_name_at(site, ...), which other languages may call. */
 #ifndef LOCKSTEP_GRAPH_H
 #define LOCKSTEP_GRAPH_H
 
@@ -25,8 +25,8 @@ LK_API lk_status   lk_graph_create(lk_context *context, lk_dtype real, lk_graph 
 LK_API void        lk_graph_free(lk_graph *graph);
 LK_API lk_status   lk_graph_status(const lk_graph *graph); /* LK_OK, or the first failure … */
 LK_API const char *lk_graph_error(const lk_graph *graph);  /* … and its message with file and line; "" when none */
-/* Makes the graph fail as an invalid call does, with this message and without a file: for functions that record a model
- * and check their own arguments. The first failure is kept. */
+/* Makes the graph fail as an invalid call does, with this message and without a file; for functions that record a model
+ * and check their own arguments. Has no effect if the graph has failed before. */
 LK_API void        lk_graph_fail(lk_graph *graph, const char *format, ...) __attribute__((format(printf, 2, 3)));
 LK_API lk_context *lk_graph_context(const lk_graph *graph);
 LK_API lk_dtype    lk_graph_dtype(const lk_graph *graph);
@@ -46,8 +46,8 @@ typedef struct lk_input_options {
     bool fixed LK_ZERO; /* axis 0 is not the batch axis: it has no run-time count */
 } lk_input_options;
 
-/* A value that the caller binds before a run: of the graph's type, LK_U8, LK_I32 or LK_I64. Axis 0 is the batch:
- * dims[0] is its capacity; each run sets its count. */
+/* A value that the caller binds before a run. Its type is the graph's, LK_U8, LK_I32 or LK_I64. Axis 0 is the batch
+ * axis: dims[0] is its capacity, and each run sets its count. */
 LK_API lk_tensor lk_input_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank,
                              const int64_t *dims, lk_input_options options);
 #define lk_input(graph, name, type, rank, dims, ...) \
@@ -60,7 +60,7 @@ typedef struct lk_parameter_options {
     lk_initializer init LK_ZERO;
     double         a LK_ZERO;        /* the constant; the uniform's bound (-a … a); the normal's standard deviation */
     bool           frozen LK_ZERO;   /* no gradient, no update */
-    bool           no_decay LK_ZERO; /* a bias or a norm: no weight decay unless the optimizer's decay_all is set */
+    bool           no_decay LK_ZERO; /* for biases and norms: no weight decay unless the optimizer's decay_all is set */
 } lk_parameter_options;
 
 /* A trained value with a global name, prefixed with the names of the open blocks: "layer1.0.conv1.weight". */
@@ -70,7 +70,7 @@ LK_API lk_tensor lk_parameter_at(lk_site site, lk_graph *graph, const char *name
     lk_parameter_at(LK_HERE, graph, name, rank, dims, LK_OPTIONS(lk_parameter_options, ##__VA_ARGS__))
 typedef struct lk_buffer_options {
     int  reserved LK_ZERO;
-    bool not_saved LK_ZERO; /* a cache: not saved, and unchanged by loading; PyTorch's persistent=False */
+    bool not_saved LK_ZERO; /* not saved, and unchanged by loading, like a cache; PyTorch's persistent=False */
 } lk_buffer_options;
 
 /* State that is saved but not trained (running statistics), initialised to `value`. type is the graph's or LK_I64. */
@@ -79,8 +79,8 @@ LK_API lk_tensor lk_buffer_at(lk_site site, lk_graph *graph, const char *name, l
 #define lk_buffer(graph, name, type, rank, dims, value, ...) \
     lk_buffer_at(LK_HERE, graph, name, type, rank, dims, value, LK_OPTIONS(lk_buffer_options, ##__VA_ARGS__))
 /* Data recorded with the graph, which copies it. It must be the same on all ranks (they compare it), has no gradient
- * and is never saved. type is LK_F32, LK_F64, LK_I32, LK_I64 or LK_U8; operations on floating values need the
- * graph's. */
+ * and is never saved. type is LK_F32, LK_F64, LK_I32, LK_I64 or LK_U8; for operations on floating-point values it must
+ * be the graph's. */
 LK_API lk_tensor lk_constant_at(lk_site site, lk_graph *graph, lk_dtype type, int rank, const int64_t *dims,
                                 const void *data);
 #define lk_constant(...) lk_constant_at(LK_HERE, __VA_ARGS__)
@@ -90,11 +90,11 @@ LK_API void lk_tie_at(lk_site site, lk_tensor parameter, const char *name);
 
 typedef struct lk_block_options {
     int  reserved LK_ZERO;
-    bool recompute LK_ZERO; /* keep only the block's inputs and run its forward again in backward */
+    bool recompute LK_ZERO; /* keep only the block's inputs, and run its forward again in backward */
 } lk_block_options;
 
-/* The unit of name scope, recomputation, sharded gathering and pipeline stages. Blocks nest; x identifies the graph. An
- * empty name adds nothing to the names within. */
+/* A block is the unit of name scopes, recomputation, gathering of sharded parameters and pipeline stages. Blocks may be
+ * nested; x identifies the graph. An empty name adds nothing to the names within the block. */
 LK_API void lk_block_begin_at(lk_site site, lk_tensor x, const char *name, lk_block_options options);
 #define lk_block_begin(x, name, ...) lk_block_begin_at(LK_HERE, x, name, LK_OPTIONS(lk_block_options, ##__VA_ARGS__))
 LK_API void lk_block_end_at(lk_site site, lk_tensor x);
@@ -125,7 +125,7 @@ LK_API lk_tensor lk_exp_at(lk_site site, lk_tensor x);
 LK_API lk_tensor lk_log_at(lk_site site, lk_tensor x);
 LK_API lk_tensor lk_sqrt_at(lk_site site, lk_tensor x);
 LK_API lk_tensor lk_pow_at(lk_site site, lk_tensor x, double exponent); /* as C's pow */
-/* -INFINITY or INFINITY: no bound on that side. */
+/* A bound of -INFINITY or INFINITY: none on that side. */
 LK_API lk_tensor lk_clamp_at(lk_site site, lk_tensor x, double minimum, double maximum);
 LK_API lk_tensor lk_leaky_relu_at(lk_site site, lk_tensor x, double slope);
 #define lk_exp(x) lk_exp_at(LK_HERE, x)
@@ -135,14 +135,14 @@ LK_API lk_tensor lk_leaky_relu_at(lk_site site, lk_tensor x, double slope);
 #define lk_clamp(x, minimum, maximum) lk_clamp_at(LK_HERE, x, minimum, maximum)
 #define lk_leaky_relu(x, slope) lk_leaky_relu_at(LK_HERE, x, slope)
 
-/* a where the condition is not 0, b elsewhere; all three broadcast. The condition may have any type and gets no
+/* a where the condition is not 0, b elsewhere; all three broadcast. The condition may have any type and has no
  * gradient. */
 LK_API lk_tensor lk_where_at(lk_site site, lk_tensor condition, lk_tensor a, lk_tensor b);
 #define lk_where(condition, a, b) lk_where_at(LK_HERE, condition, a, b)
 
-/* x in another type: LK_F32, LK_F64 or LK_BF16, from any. Operands of one operation have one floating type; where f32
- * and bf16 are mixed, the operation takes bf16, except softmax, losses, sums and maxima, which compute in f32 or
- * wider. */
+/* x, of any type, converted to LK_F32, LK_F64 or LK_BF16. All floating-point operands of an operation must have the
+ * same type, except that f32 and bf16 may be mixed: most operations then take bf16; softmax, losses, sums and maxima
+ * compute in f32 or wider. */
 LK_API lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type);
 #define lk_cast(x, type) lk_cast_at(LK_HERE, x, type)
 
@@ -151,9 +151,9 @@ LK_API lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x);
 #define lk_stop_gradient(x) lk_stop_gradient_at(LK_HERE, x)
 
 /* Sets how x is placed over the ranks along an axis of the mesh, which must be "tensor": split along a dimension (below
- * 0: counted from the last) or, with LK_REPLICATED, whole on every rank (JAX's with_sharding_constraint). The placement
- * of other values follows from it. Without that axis in the mesh it does nothing. x must not be an input of the model:
- * inputs are whole. Returns x. */
+ * 0: counted from the last) or, with LK_REPLICATED, whole on every rank (as JAX's with_sharding_constraint). The
+ * placement of other values follows from it. Has no effect if the mesh lacks that axis. x must not be an input of the
+ * model: every rank has inputs whole. Returns x. */
 enum { LK_REPLICATED = -1000 };
 LK_API lk_tensor lk_place_at(lk_site site, lk_tensor x, const char *axis, int dim);
 #define lk_place(x, axis, dim) lk_place_at(LK_HERE, x, axis, dim)
@@ -165,7 +165,7 @@ typedef struct lk_gelu_options {
 LK_API lk_tensor lk_gelu_at(lk_site site, lk_tensor x, lk_gelu_options options);
 #define lk_gelu(x, ...) lk_gelu_at(LK_HERE, x, LK_OPTIONS(lk_gelu_options, ##__VA_ARGS__))
 
-/* Zeroes elements with the given probability and scales the rest in training; the identity in evaluation. */
+/* In training, zeroes elements with the given probability and scales the rest; in evaluation, returns x unchanged. */
 LK_API lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability);
 #define lk_dropout(x, probability) lk_dropout_at(LK_HERE, x, probability)
 
@@ -183,7 +183,7 @@ typedef struct lk_reduce_options {
     bool       keepdim LK_ZERO;
 } lk_reduce_options;
 LK_API lk_tensor lk_sum_at(lk_site site, lk_tensor x, lk_reduce_options options);
-/* over the count, not the capacity */
+/* along the batch axis, over the count, not the capacity */
 LK_API lk_tensor lk_mean_at(lk_site site, lk_tensor x, lk_reduce_options options);
 #define lk_sum(x, ...) lk_sum_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
 #define lk_mean(x, ...) lk_mean_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
@@ -193,7 +193,7 @@ typedef struct lk_axis_options {
     bool keepdim LK_ZERO;
 } lk_axis_options;
 /* Over one axis, which must not be the batch axis. NaN counts as larger than all numbers; the gradient goes to the
- * first maximum. argmax gives its i32 index, which has no gradient. */
+ * first maximum. argmax returns the i32 index of the first maximum, and has no gradient. */
 LK_API lk_tensor lk_max_at(lk_site site, lk_tensor x, int axis, lk_axis_options options);
 LK_API lk_tensor lk_argmax_at(lk_site site, lk_tensor x, int axis, lk_axis_options options);
 #define lk_max(x, axis, ...) lk_max_at(LK_HERE, x, axis, LK_OPTIONS(lk_axis_options, ##__VA_ARGS__))
@@ -221,22 +221,22 @@ typedef struct lk_matmul_options {
     int  reserved LK_ZERO;
     bool transpose_a LK_ZERO, transpose_b LK_ZERO; /* of the last two axes */
 } lk_matmul_options;
-/* (B…, M, K) × (B…, K, N); the B… are equal, or one side has none. */
+/* (B…, M, K) × (B…, K, N); the B… must be equal, or missing on one side. */
 LK_API lk_tensor lk_matmul_at(lk_site site, lk_tensor a, lk_tensor b, lk_matmul_options options);
 #define lk_matmul(a, b, ...) lk_matmul_at(LK_HERE, a, b, LK_OPTIONS(lk_matmul_options, ##__VA_ARGS__))
 
 LK_API lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias);
 #define lk_f_linear(x, weight, bias) lk_f_linear_at(LK_HERE, x, weight, bias)
-/* bias + x (…, I) · weight (I, O): a linear whose weight is stored the other way round, as GPT-2's. The bias may be
+/* bias + x (…, I) · weight (I, O): a linear layer whose weight is stored transposed, as in GPT-2. The bias may be
  * missing. */
 LK_API lk_tensor lk_addmm_at(lk_site site, lk_tensor bias, lk_tensor x, lk_tensor weight);
 #define lk_addmm(bias, x, weight) lk_addmm_at(LK_HERE, bias, x, weight)
 
 typedef struct lk_window_options {
     int     reserved LK_ZERO;
-    int64_t stride LK_ZERO;  /* 0: 1 for convolution, the kernel for pooling */
+    int64_t stride LK_ZERO;  /* 0 means 1 for convolution, the kernel size for pooling */
     int64_t padding LK_ZERO; /* on each side */
-    int64_t groups LK_ZERO;  /* convolution; 0: 1. An error for pooling */
+    int64_t groups LK_ZERO;  /* of a convolution; 0 for 1. An error for pooling */
 } lk_window_options;
 LK_API lk_tensor lk_f_conv2d_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_window_options options);
 LK_API lk_tensor lk_max_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options);
@@ -250,20 +250,20 @@ LK_API lk_tensor lk_global_avg_pool2d_at(lk_site site, lk_tensor x); /* (N, C, H
 
 typedef struct lk_norm_options {
     int    reserved LK_ZERO;
-    double epsilon LK_ZERO;  /* 0: 1e-5 (RMS norm: the type's machine epsilon, as in PyTorch) */
-    double momentum LK_ZERO; /* batch norm; 0: 0.1. An error for other norms */
+    double epsilon LK_ZERO;  /* 0 for 1e-5 (RMS norm: the type's machine epsilon, as in PyTorch) */
+    double momentum LK_ZERO; /* of batch norm; 0 for 0.1. An error for other norms */
 } lk_norm_options;
-/* Over the last axes, as many as weight has (or the last one when there is none). weight and bias may be missing. */
+/* Over as many of the last axes as weight has (without a weight, over the last one). weight and bias may be missing. */
 LK_API lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias,
                                     lk_norm_options options);
 LK_API lk_tensor lk_f_rms_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_norm_options options);
-/* (N, C, …): each sample's channels in groups of neighbours; weight and bias (C) may be missing. */
+/* x (N, C, …), over groups of consecutive channels of each sample; weight and bias (C) may be missing. */
 LK_API lk_tensor lk_f_group_norm_at(lk_site site, lk_tensor x, int64_t groups, lk_tensor weight, lk_tensor bias,
                                     lk_norm_options options);
 #define lk_f_group_norm(x, groups, weight, bias, ...) \
     lk_f_group_norm_at(LK_HERE, x, groups, weight, bias, LK_OPTIONS(lk_norm_options, ##__VA_ARGS__))
-/* (N, C) or (N, C, H, W). Training: statistics of the batch's samples, and the running ones are updated; evaluation:
- * the running ones. tracked is the i64 buffer num_batches_tracked, or missing. */
+/* x (N, C) or (N, C, H, W). Training uses the statistics of the batch and updates the running ones; evaluation uses the
+ * running ones. tracked is the i64 buffer num_batches_tracked, or missing. */
 LK_API lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_tensor running_mean,
                                     lk_tensor running_var, lk_tensor tracked, lk_norm_options options);
 #define lk_f_layer_norm(x, weight, bias, ...) \
@@ -278,31 +278,32 @@ LK_API lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table)
 
 typedef struct lk_attention_options {
     int     reserved LK_ZERO;
-    int64_t heads LK_ZERO;    /* of queries; 0: 1 */
-    int64_t kv_heads LK_ZERO; /* of keys and values, a divisor of heads (grouped-query attention); 0: heads */
+    int64_t heads LK_ZERO;    /* of queries; 0 for 1 */
+    int64_t kv_heads LK_ZERO; /* of keys and values, a divisor of heads (grouped-query attention); 0 for heads */
     bool    causal LK_ZERO;   /* token i attends to tokens up to i */
-    int64_t window LK_ZERO;   /* only the latest `window` tokens, including itself; 0: all */
-    double  scale LK_ZERO;    /* of the scores; 0: 1 / sqrt(width of a head) */
-    double  dropout LK_ZERO;  /* probability, of the attention's weights in training */
-    /* i32 (N, T): the keys that each query may attend to, such as those of its document */
+    int64_t window LK_ZERO;   /* only to the latest `window` tokens, including itself; 0 for all */
+    double  scale LK_ZERO;    /* of the scores; 0 for 1 / sqrt(width of a head) */
+    double  dropout LK_ZERO;  /* probability of dropping an attention weight in training */
+    /* i32 (N, T): the first and last key that each query may attend to, such as those of its document */
     lk_tensor first LK_ZERO, last LK_ZERO;
     lk_tensor lengths LK_ZERO; /* i32 (N): keys of each sample, the rest being padding */
 } lk_attention_options;
 /* softmax(q kᵀ · scale) v for each head: q (N, T, heads·D), k and v (N, S, kv_heads·D) → (N, T, heads·D), without a T ×
- * S matrix in memory. Without k and v, q is (N, T, (heads + 2 kv_heads)·D): queries, keys and values side by side, as
- * one linear layer computes them. A query without keys gives zeros. */
+ * S matrix in memory. If k and v are missing, q is (N, T, (heads + 2 kv_heads)·D): queries, keys and values side by
+ * side, as one linear layer computes them. The result for a query without keys is 0. */
 LK_API lk_tensor lk_attention_at(lk_site site, lk_tensor q, lk_tensor k, lk_tensor v, lk_attention_options options);
 #define lk_attention(q, k, v, ...) lk_attention_at(LK_HERE, q, k, v, LK_OPTIONS(lk_attention_options, ##__VA_ARGS__))
 
-/* Rotary position embedding of x (N, T, heads·D) with the pairs (i, i + D/2) of each head, as Hugging Face's. table (P,
- * D) has cosines and sines of D/2 angles for each position; positions i32 (N, T), missing: 0, 1, …. */
+/* Rotary position embedding of x (N, T, heads·D) over the pairs (i, i + D/2) of each head, as in Hugging Face's models.
+ * table (P, D) has the cosines and sines of D/2 angles for each position; positions is i32 (N, T), 0, 1, … if
+ * missing. */
 LK_API lk_tensor lk_rope_at(lk_site site, lk_tensor x, lk_tensor table, int64_t heads, lk_tensor positions);
 #define lk_rope(x, table, heads, positions) lk_rope_at(LK_HERE, x, table, heads, positions)
 
-/* Writes rows of x (N, T, W) into a cache (N, S, W), a buffer with not_saved: row t of a sample goes to row rows[t],
- * i32 (N, T); below 0: nowhere. Returns the cache with these rows; it is kept from run to run. For keys and values of
- * earlier tokens in generation: allowed in evaluation only (a plan that trains rejects it), and nothing else may read
- * the buffer. */
+/* Writes rows of x (N, T, W) into a cache (N, S, W), which is a buffer with not_saved: row t of a sample goes to row
+ * rows[t], i32 (N, T); below 0, it is not written. Returns the cache with these rows; it is kept from run to run.
+ * Serves to keep keys and values of earlier tokens in generation: allowed in evaluation only (a plan that trains
+ * rejects it), and nothing else may read the buffer. */
 LK_API lk_tensor lk_cache_write_at(lk_site site, lk_tensor cache, lk_tensor x, lk_tensor rows);
 #define lk_cache_write(cache, x, rows) lk_cache_write_at(LK_HERE, cache, x, rows)
 
@@ -313,14 +314,14 @@ LK_API lk_tensor lk_swiglu_at(lk_site site, lk_tensor gate, lk_tensor up); /* si
 LK_API lk_tensor lk_equal_at(lk_site site, lk_tensor a, lk_tensor b);
 #define lk_equal(a, b) lk_equal_at(LK_HERE, a, b)
 
-/* ---- losses: a sum over samples together with its weight. The program divides by the weight of the whole global
- * batch, which gives PyTorch's mean however the batch is split.
+/* ---- losses. A loss is a sum over samples together with its weight. The program divides by the weight of the whole
+ * global batch, which gives PyTorch's mean however the batch is split.
  *
- * Several losses: lk_add, lk_sub and lk_scale of losses give a loss, for example lk_add(a, lk_scale(b, 0.5)): each is
- * divided by its own weight in the global batch before they are multiplied and added, as PyTorch adds means. A loss
- * that has no weight in a batch, because all its labels are ignored, adds 0. Numbers that do not depend on samples,
- * such as a penalty of parameters, may be added. The weights must be known before the model runs: computed from inputs
- * and constants alone. lk_plan_create rejects other functions of a loss. ---- */
+ * Losses can be combined: lk_add, lk_sub and lk_scale of losses give a loss, for example lk_add(a, lk_scale(b, 0.5)).
+ * Each is divided by its own weight in the global batch before they are multiplied and added, as PyTorch adds means. A
+ * loss whose weight in a batch is 0, because all its labels are ignored, adds 0. Numbers that do not depend on samples,
+ * such as a penalty on parameters, may be added. The weights must be known before the model runs, so they must be
+ * computed from inputs and constants alone. lk_plan_create rejects other functions of a loss. ---- */
 
 #define LK_MAX_LOSSES 16 /* in one sum */
 
@@ -340,15 +341,15 @@ LK_API lk_tensor lk_linear_cross_entropy_at(lk_site site, lk_tensor x, lk_tensor
                                             lk_cross_entropy_options options);
 #define lk_linear_cross_entropy(x, weight, labels, ...) \
     lk_linear_cross_entropy_at(LK_HERE, x, weight, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
-/* The individual losses, PyTorch's reduction="none": one value per label, in the labels' shape, times its weight; 0
- * where the label is ignored. lk_loss or another function of them gives the loss that is minimised, for example
- * lk_loss(lk_mul(each, w), .weight = w). */
+/* The individual losses, as PyTorch's reduction="none": one value per label, in the labels' shape, times its weight; 0
+ * where the label is ignored. Use lk_loss to make them the loss that is minimised, for example lk_loss(lk_mul(each, w),
+ * .weight = w). */
 LK_API lk_tensor lk_cross_entropy_each_at(lk_site site, lk_tensor logits, lk_tensor labels,
                                           lk_cross_entropy_options options);
 #define lk_cross_entropy_each(logits, labels, ...) \
     lk_cross_entropy_each_at(LK_HERE, logits, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
-/* (N, …), (N, …) → (N): the mean of a sample's squared differences. Those of all elements are lk_pow(lk_sub(x, target),
- * 2). */
+/* (N, …), (N, …) → (N): the mean of each sample's squared differences. For those of each element, use lk_pow(lk_sub(x,
+ * target), 2). */
 LK_API lk_tensor lk_mse_each_at(lk_site site, lk_tensor x, lk_tensor target);
 #define lk_mse_each(x, target) lk_mse_each_at(LK_HERE, x, target)
 LK_API lk_tensor lk_mse_at(lk_site site, lk_tensor x, lk_tensor target);
@@ -358,7 +359,7 @@ LK_API lk_tensor lk_l1_at(lk_site site, lk_tensor x, lk_tensor target);
 
 typedef struct lk_bce_with_logits_options {
     int reserved LK_ZERO;
-    /* its shape is that of the first axes of logits, for example one per sample; missing: 1 */
+    /* its shape is that of the first axes of logits, for example (N): one per sample; missing: 1 */
     lk_tensor weight LK_ZERO;
 } lk_bce_with_logits_options;
 /* Binary cross-entropy of sigmoid(logits) with a target of the same shape, from 0 to 1. The mean is over all elements,
@@ -372,10 +373,10 @@ typedef struct lk_total_options {
     int       reserved LK_ZERO;
     lk_tensor weight LK_ZERO; /* any shape; missing: 1 for each element of x */
 } lk_total_options;
-/* Any other loss: the sum of all elements of x, and as its weight the sum of all elements of `weight`. A weighted mean
- * over samples, for example, is lk_loss(lk_mul(each, w), .weight = w). The weight gets no gradient. An x that is
- * already summed or averaged over samples needs its weight, since a program sees only part of the batch; a loss has
- * one, and is returned unchanged. */
+/* Any other loss: its sum is that of all elements of x, and its weight is the sum of all elements of `weight`. A
+ * weighted mean over samples, for example, is lk_loss(lk_mul(each, w), .weight = w). The weight gets no gradient. If x
+ * is already summed or averaged over samples, its weight must be given, since a program sees only part of the batch. If
+ * x is a loss, which has a weight, it is returned unchanged. */
 LK_API lk_tensor lk_loss_at(lk_site site, lk_tensor x, lk_total_options options);
 #define lk_loss(x, ...) lk_loss_at(LK_HERE, x, LK_OPTIONS(lk_total_options, ##__VA_ARGS__))
 
@@ -383,8 +384,8 @@ LK_API lk_tensor lk_loss_at(lk_site site, lk_tensor x, lk_total_options options)
 
 /* Records a metric: the sum of all elements of x over the sum of all elements of its weight, as for lk_loss. Programs
  * compute it in training and in evaluation and add both sums over micro-batches, leaves and ranks (lk_metrics.named). x
- * and the weight may have any type; neither is changed. The metric of a loss, such as one of several that are not
- * minimised, is its mean. */
+ * and the weight may have any type; neither is changed. The metric of a loss is its mean, whether or not the loss is
+ * minimised. */
 LK_API void lk_metric_at(lk_site site, lk_tensor x, const char *name, lk_total_options options);
 #define lk_metric(x, name, ...) lk_metric_at(LK_HERE, x, name, LK_OPTIONS(lk_total_options, ##__VA_ARGS__))
 

@@ -1,6 +1,6 @@
-/* huggingface.h - config.json and generation_config.json of Hugging Face's transformers, as they describe the models of
- * transformer.h: GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM (a llama with a window), MixtralForCausalLM (one
- * with experts), Qwen3ForCausalLM and Qwen3MoeForCausalLM (with norms of queries and keys) and
+/* huggingface.h - config.json and generation_config.json of Hugging Face's transformers, for the models of
+ * transformer.h: GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM (a llama with a window), MixtralForCausalLM (a
+ * llama with experts), Qwen3ForCausalLM and Qwen3MoeForCausalLM (these two with norms of queries and keys) and
  * BertForSequenceClassification. Weights are loaded by lk_weights_load. */
 #ifndef LOCKSTEP_HUGGINGFACE_H
 #define LOCKSTEP_HUGGINGFACE_H
@@ -10,9 +10,9 @@
 
 LK_BEGIN_DECLS
 
-/* Reads a config.json, or the one in a directory, as versions 4 and 5 of transformers write it. Missing keys have the
- * defaults of transformers; keys that do not change what the model computes are ignored, and unknown keys are named in
- * a warning in the log. The tokens that end a text include those of a generation_config.json beside it; ids beyond the
+/* Reads a config.json, or the one in a directory, as versions 4 and 5 of transformers write it. Missing keys get the
+ * defaults of transformers; keys that do not change what the model computes are ignored, and a warning in the log names
+ * unknown keys. The tokens that end a text include those of a generation_config.json beside it; ids beyond the
  * vocabulary are ignored. LK_EFORMAT: it is not a model of transformer.h (unknown architecture, activation, kind of
  * positions, …); the message names key and value. LK_ENOENT: there is no such file. */
 LK_API lk_status lk_hf_config_read(lk_context *context, const char *path, lk_transformer_config *config);
@@ -28,13 +28,13 @@ typedef struct lk_hf_options {
 LK_API size_t lk_hf_config_write_at(const lk_transformer_config *config, char *out, size_t size, lk_hf_options options);
 #define lk_hf_config_write(config, out, size, ...) \
     lk_hf_config_write_at(config, out, size, LK_OPTIONS(lk_hf_options, ##__VA_ARGS__))
-/* The same for generation_config.json: the tokens that begin, end and pad a text. 0 for an encoder, which does not
- * generate. */
+/* The same for generation_config.json, which has the tokens that begin, end and pad a text. 0 for an encoder, which
+ * does not generate text. */
 LK_API size_t lk_hf_generation_config_write(const lk_transformer_config *config, char *out, size_t size);
 
 typedef struct lk_hf_labels lk_hf_labels; /* the names of classes in a config.json (id2label); read-only */
 
-/* Reads those of an encoder; LK_EFORMAT as above. */
+/* Reads the class names of an encoder; LK_EFORMAT as above. */
 LK_API lk_status   lk_hf_labels_read(lk_context *context, const char *path, lk_hf_labels **labels);
 LK_API int64_t     lk_hf_labels_count(const lk_hf_labels *labels);
 LK_API const char *lk_hf_labels_at(const lk_hf_labels *labels, int64_t index); /* NULL past the last */

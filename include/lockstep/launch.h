@@ -8,14 +8,14 @@ LK_BEGIN_DECLS
 
 typedef struct lk_launch_config {
     size_t             size LK_ZERO;    /* sizeof this struct; set by LK_LAUNCH_CONFIG_INIT */
-    const char *const *program LK_ZERO; /* as for execvp, terminated by NULL */
+    const char *const *program LK_ZERO; /* arguments as for execvp, terminated by NULL */
     int                ranks LK_ZERO;   /* on this host */
     int nodes LK_ZERO, node LK_ZERO;    /* number of hosts, each of which calls lk_launch, and the index of this one */
     const char *master_address LK_ZERO; /* NULL: this host; required when nodes > 1 */
     int         master_port LK_ZERO;    /* 0: a free one for each generation; required when nodes > 1 */
     const char *run_id LK_ZERO;         /* TORCHELASTIC_RUN_ID; NULL: random */
     const char *role LK_ZERO;           /* ROLE_NAME */
-    int         max_restarts LK_ZERO;   /* of all ranks, after a failure; 0 when nodes > 1 */
+    int         max_restarts LK_ZERO;   /* of all ranks, after a failure; must be 0 when nodes > 1 */
     double      grace LK_ZERO;          /* seconds from SIGTERM to SIGKILL */
     double monitor_interval LK_ZERO;    /* seconds between updates of unfinished lines (progress bars) on a terminal */
     bool   no_pin LK_ZERO;              /* do not set the ranks' CPU affinity */
@@ -28,20 +28,20 @@ typedef struct lk_launch_config {
     const char *hosts LK_ZERO;              /* "a:2,b:2": over ssh; NULL: this host */
     const char *ssh LK_ZERO;                /* remote shell: takes a host and a command line; split at spaces */
     const char *remote_command LK_ZERO;     /* path or name of `lockstep` on those hosts */
-    /* relays lines without the rank prefix, prints nothing about threads and cores, and lets ranks save after a stop
+    /* relay lines without the rank prefix, print nothing about threads and cores, and let ranks save after a stop
      * request for as long as necessary */
     bool plain LK_ZERO;
     int  out LK_ZERO, err LK_ZERO; /* descriptors for the ranks' output and for the launcher's messages */
-    /* seconds that ranks wait for each other: LOCKSTEP_JOIN_TIMEOUT; 0: their own default */
+    /* seconds that ranks wait for each other to join (LOCKSTEP_JOIN_TIMEOUT); 0: the ranks' default */
     double join_timeout LK_ZERO;
     /* address at which this host's ranks listen for those of other hosts; NULL: that of the interface towards rank 0 */
     const char *local_address LK_ZERO;
     const char *signals LK_ZERO; /* comma-separated names of signals that stop the job */
     /* prefix of each line: a template with ${rank}, ${local_rank}, ${role_name} and ${hostname}; NULL: "[rank N] " */
     const char *line_prefix LK_ZERO;
-    /* lines that contain one of these strings are also written to filtered_stdout.log; "a,b", ",," is a comma */
+    /* lines that contain one of these strings are also written to filtered_stdout.log: "a,b"; ",," is a comma */
     const char *stdout_filters LK_ZERO;
-    const char *stderr_filters LK_ZERO; /* the same to filtered_stderr.log; NULL: none */
+    const char *stderr_filters LK_ZERO; /* the same for filtered_stderr.log; NULL: none */
     bool virtual_local_rank LK_ZERO; /* LOCAL_RANK is 0 for every rank, and CUDA_VISIBLE_DEVICES lists only its GPU */
     /* "node", "socket", "exclusive" or "core-complex"; NULL: equal shares of the cores */
     const char *numa_binding LK_ZERO;
@@ -56,15 +56,15 @@ typedef struct lk_launch_config {
 
 /* Runs the job to its end. LK_OK: it ran, and *exit_code is 0 or that of the first failure (128 + signal if a signal
  * ended it); the report is written to config->err. Any other status: the job was not started. Until it returns, it
- * handles the process's signals and reaps all of its children, even those that it did not start (it does not kill
- * them). Call it from one thread at a time. */
+ * handles the process's signals and reaps all of the process's children, even those that it did not start (which it
+ * does not kill). Only one thread at a time may call it. */
 LK_API lk_status lk_launch(lk_context *context, const lk_launch_config *config, int *exit_code);
 
-/* The remote launcher of `hosts`: reads the job specification from descriptor `in` and stops the job when `in` reaches
- * its end. */
+/* The launcher on each remote host of lk_launch_config.hosts: reads the job specification from descriptor `in`, and
+ * stops the job when `in` reaches its end. */
 LK_API lk_status lk_launch_remote(lk_context *context, int in, int out, int err, int *exit_code);
 
-/* The number of ranks that "auto", "gpu", "cpu" or a number stands for on this host. */
+/* The number of ranks that `text`, which is "auto", "gpu", "cpu" or a number, means on this host. */
 LK_API lk_status lk_launch_count(lk_context *context, const char *text, int *ranks);
 /* The number of NUMA nodes of this host on which that many ranks run, with the cores that lk_launch assigns to them. */
 LK_API lk_status lk_launch_nodes(lk_context *context, int ranks, int *nodes);

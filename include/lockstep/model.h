@@ -1,4 +1,4 @@
-/* model.h - your own model for the command: `lockstep train --model ./mine.so`, and eval, predict, plan and bench.
+/* model.h - your own model for the command: `lockstep train --model ./mine.so`, and also eval, predict, plan and bench.
  *
  *   #include <lockstep/model.h>
  *
@@ -10,20 +10,21 @@
  *
  *   cc -shared -fPIC mine.c -o mine.so $(pkg-config --cflags lockstep)
  *
- * The command exports all functions of the library, so mine.so links with nothing. It may have its own operations
- * (operation.h). Ranks must load the same model: they compare their programs before the first step. */
+ * The command exports all functions of the library, so mine.so need not link with it. It may have its own operations
+ * (operation.h). All ranks must load the same model: they compare their programs before the first step. */
 #ifndef LOCKSTEP_MODEL_H
 #define LOCKSTEP_MODEL_H
 
 #include <lockstep/nn.h>
 #include <lockstep/operation.h>
 
-/* The version of the headers that a shared object was compiled with: the command rejects other versions. */
+/* The version of the headers with which a shared object was compiled; the command rejects versions other than its
+ * own. */
 #define LK_MODEL_VERSION_TEXT(major, minor) #major "." #minor
 #define LK_MODEL_VERSION_OF(major, minor) LK_MODEL_VERSION_TEXT(major, minor)
 #define LK_MODEL_VERSION LK_MODEL_VERSION_OF(LK_VERSION_MAJOR, LK_VERSION_MINOR) /* "0.1" */
 
-/* Once in the shared object, outside of functions: exports `model`, an lk_model_function, and the version. */
+/* Use once in the shared object, outside of functions: exports `model`, an lk_model_function, and the version. */
 #define LK_EXPORT_MODEL(model)                                                      \
     LK_BEGIN_DECLS                                                                  \
     extern LK_API const char lockstep_model_version[];                              \

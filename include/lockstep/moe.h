@@ -1,7 +1,7 @@
-/* moe.h - mixture of experts: a router chooses k experts for each token, and the results of the chosen ones are added,
- * weighted. lk_moe is the whole layer; the calls before it are its parts, for layers that differ. No token is dropped
- * unless a capacity says so; how many an expert gets is known only when the step runs, and this number stays on the
- * device. */
+/* moe.h - mixture of experts: a router chooses k experts for each token, and the weighted results of the chosen experts
+ * are added. lk_moe is the whole layer; the functions before it are its parts, for other layers of this kind. No token
+ * is dropped unless a capacity is set. How many tokens an expert gets is known only when the step runs, and this number
+ * stays on the device. */
 #ifndef LOCKSTEP_MOE_H
 #define LOCKSTEP_MOE_H
 
@@ -9,7 +9,8 @@
 
 LK_BEGIN_DECLS
 
-/* The k largest elements of the last axis and their i32 indices; the largest first, and of equal ones the first. */
+/* The k largest elements of the last axis and their i32 indices, in descending order; of equal elements, the first
+ * comes first. */
 typedef struct lk_topk_result {
     lk_tensor values, index; /* (…, k) */
 } lk_topk_result;
@@ -18,16 +19,16 @@ LK_API lk_topk_result lk_topk_at(lk_site site, lk_tensor x, int64_t k);
 
 /* The tokens of a batch in the order of their experts. */
 typedef struct lk_groups {
-    lk_tensor order;   /* i32 (N·k): the assignment of each row, token · k + j for its j-th expert; -1: none */
+    lk_tensor order;   /* i32 (N·k): the assignment of each row: token · k + j for a token's j-th expert; -1: none */
     lk_tensor place;   /* i32 (N, k): the row of each assignment; -1: beyond the capacity */
-    lk_tensor offsets; /* i32 (experts + 1): where the rows of each expert begin, and where the last end */
+    lk_tensor offsets; /* i32 (experts + 1): where the rows of each expert begin, and where those of the last end */
     lk_tensor counts;  /* f64 (experts): how often each expert was chosen */
 } lk_groups;
-/* ids i32 (N, k): the experts of each token. capacity: the maximum number of rows of an expert, beyond which rows are
+/* ids i32 (N, k): the experts of each token. capacity: the maximum number of rows per expert, beyond which rows are
  * dropped; 0: no limit. An id outside 0 … experts - 1 makes the step fail. */
 LK_API lk_groups lk_group_rows_at(lk_site site, lk_tensor ids, int64_t experts, int64_t capacity);
 #define lk_group_rows(ids, experts, capacity) lk_group_rows_at(LK_HERE, ids, experts, capacity)
-/* x (N, W) → (N·k, W): the rows in the order of their experts, times weight (N, k) where there is one. */
+/* x (N, W) → (N·k, W): the rows in the order of their experts, times weight (N, k), which may be missing. */
 LK_API lk_tensor lk_gather_rows_at(lk_site site, lk_tensor x, lk_groups groups, lk_tensor weight);
 #define lk_gather_rows(x, groups, weight) lk_gather_rows_at(LK_HERE, x, groups, weight)
 /* y (N·k, W) → (N, W): back in the order of the tokens; the k rows of a token are added, times weight (N, k). */
@@ -40,15 +41,15 @@ LK_API lk_tensor lk_grouped_linear_at(lk_site site, lk_tensor x, lk_tensor weigh
 typedef struct lk_moe_options {
     int     reserved LK_ZERO;
     int64_t experts LK_ZERO; /* required */
-    int64_t k LK_ZERO;       /* experts of a token; 0: 2 */
-    int64_t hidden LK_ZERO;  /* width inside an expert; 0: 4 times that of x */
-    /* The weights of a token's experts are their probabilities among all experts. Without it they are divided by their
-     * sum, which is the same as a softmax over the chosen ones alone (Mixtral; norm_topk_prob of Qwen3-MoE). */
+    int64_t k LK_ZERO;       /* experts per token; 0 for 2 */
+    int64_t hidden LK_ZERO;  /* width inside an expert; 0 for 4 times that of x */
+    /* The weights of a token's experts are their probabilities among all experts. If false, these are divided by their
+     * sum, which is the same as a softmax over the chosen experts alone (Mixtral; norm_topk_prob of Qwen3-MoE). */
     bool plain_weights LK_ZERO;
     /* An expert takes at most capacity · N · k / experts rows, where N is the number of tokens that fit into a rank's
-     * batch; the first tokens are taken, and the rest contribute 0. 0: no limit. */
+     * batch: the first ones are taken, and the expert adds 0 to the rest. 0: no limit. */
     double capacity LK_ZERO;
-    double std LK_ZERO; /* normal weights of this standard deviation; 0: uniform, as nn.Linear's */
+    double std LK_ZERO; /* initial weights are normal with this standard deviation; 0: uniform, as in nn.Linear */
     bool   frozen LK_ZERO;
     /* Three other names for w1, w2 and w3, in this order; NULL: none. */
     const char *const *names LK_ZERO;
@@ -56,8 +57,8 @@ typedef struct lk_moe_options {
 
 typedef struct lk_moe_result {
     lk_tensor y;             /* of x's shape */
-    lk_tensor probabilities; /* (N, experts): of the router, for each token */
-    lk_tensor index;         /* i32 (N, k): the chosen experts, the likeliest first */
+    lk_tensor probabilities; /* (N, experts): the router's, for each token */
+    lk_tensor index;         /* i32 (N, k): the chosen experts, the most probable first */
     lk_tensor counts;        /* f64 (experts): how often each was chosen, whatever the capacity */
 } lk_moe_result;
 
@@ -69,11 +70,11 @@ LK_API lk_moe_result lk_moe_at(lk_site site, lk_tensor x, const char *name, lk_m
 #define lk_moe(x, name, ...) lk_moe_at(LK_HERE, x, name, LK_OPTIONS(lk_moe_options, ##__VA_ARGS__))
 
 /* The auxiliary loss that balances the experts, over all layers recorded so far in the graph of x, as
- * load_balancing_loss_func of transformers: experts · Σ of the share of tokens that chose an expert times its mean
- * probability; k where all are equal. The shares are taken over the tokens of all ranks and layers in each micro-batch;
- * with lk_parallel.reproducible_layout, in each leaf; in evaluation, over the whole batch where ranks evaluate it
- * together (lk_plan_config.joint_evaluation), otherwise over this rank's tokens. It is added to the model's loss,
- * scaled: lk_add(loss, lk_scale(balance, 0.02)). */
+ * load_balancing_loss_func of transformers: experts · Σ over experts of the share of tokens that chose an expert times
+ * its mean probability; it is k if all experts are used equally. The shares are taken over the tokens of all ranks and
+ * layers in each micro-batch; with lk_parallel.reproducible_layout, in each leaf; in evaluation, over the whole batch
+ * if ranks evaluate it together (lk_plan_config.joint_evaluation), otherwise over this rank's tokens. Scale it and add
+ * it to the model's loss: lk_add(loss, lk_scale(balance, 0.02)). */
 LK_API lk_tensor lk_moe_balance_at(lk_site site, lk_tensor x);
 #define lk_moe_balance(x) lk_moe_balance_at(LK_HERE, x)
 

@@ -7,19 +7,18 @@
 
 LK_BEGIN_DECLS
 
-/* A layer accepts the options whose comments name it, and `frozen`; any other option is an error, like any invalid
- * call. */
+/* A layer accepts the options whose comments name it, and `frozen`; any other option makes the call invalid. */
 typedef struct lk_layer_options {
     int     reserved LK_ZERO;
     int64_t stride LK_ZERO, padding LK_ZERO, groups LK_ZERO; /* conv2d: 0 means 1, 0, 1 */
     bool    no_bias LK_ZERO;                                 /* conv2d, linear, norms except RMS norm */
     bool    frozen LK_ZERO;                                  /* no gradient and no update for its parameters */
-    /* conv2d, linear, embedding; tied weights: use this parameter instead of a new one; name.weight becomes its
-     * alias */
+    /* conv2d, linear, embedding: tied weights, that is, use this parameter instead of a new one; name.weight becomes
+     * its alias */
     lk_tensor weight LK_ZERO;
-    double    epsilon LK_ZERO;  /* norms; 0: PyTorch's default */
-    double    momentum LK_ZERO; /* batch norm; 0: 0.1 */
-    /* conv2d, linear, embedding: normal weights of this standard deviation, not PyTorch's default */
+    double    epsilon LK_ZERO;  /* norms; 0 for PyTorch's default */
+    double    momentum LK_ZERO; /* batch norm; 0 for 0.1 */
+    /* conv2d, linear, embedding: initial weights are normal with this standard deviation; 0 for PyTorch's default */
     double std LK_ZERO;
 } lk_layer_options;
 
@@ -56,21 +55,21 @@ LK_API lk_tensor lk_batch_norm_at(lk_site site, lk_tensor x, const char *name, l
 typedef struct lk_mixup_options {
     int       reserved LK_ZERO;
     double    label_smoothing LK_ZERO; /* as lk_cross_entropy's */
-    lk_tensor weight LK_ZERO;          /* (N): of each sample; missing: 1 */
+    lk_tensor weight LK_ZERO;          /* (N): one per sample; missing: 1 */
 } lk_mixup_options;
-/* mix · cross-entropy with label + (1 - mix) · cross-entropy with label_2, of logits (N, classes) and the fields that a
- * loader with `mixup` appends. Records the metric "accuracy": that of label. */
+/* mix · cross-entropy with label + (1 - mix) · cross-entropy with label_2, for logits (N, classes) and the fields that
+ * a loader with `mixup` appends. Records the metric "accuracy", with respect to label. */
 LK_API lk_tensor lk_mixup_loss_at(lk_site site, lk_tensor logits, lk_tensor label, lk_tensor label_2, lk_tensor mix,
                                   lk_mixup_options options);
 #define lk_mixup_loss(logits, label, label_2, mix, ...) \
     lk_mixup_loss_at(LK_HERE, logits, label, label_2, mix, LK_OPTIONS(lk_mixup_options, ##__VA_ARGS__))
 
-/* ---- models: features in, logits (N, classes) out; integers are cast to the type of the graph ---- */
+/* ---- models: features in, logits (N, classes) out; integer features are cast to the graph's type ---- */
 
 typedef struct lk_model_options {
     int     reserved LK_ZERO;
-    int64_t classes LK_ZERO; /* 0: 10 */
-    int64_t hidden LK_ZERO;  /* mlp; 0: 128 */
+    int64_t classes LK_ZERO; /* 0 for 10 */
+    int64_t hidden LK_ZERO;  /* mlp; 0 for 128 */
     /* resnet18: a 3×3 stem of stride 1 without max pool, for small images, instead of torchvision's 7×7 */
     bool cifar_stem LK_ZERO;
     bool recompute LK_ZERO; /* resnets: recompute each residual block in backward */
@@ -81,10 +80,10 @@ LK_API lk_tensor lk_model_mlp(lk_tensor x, lk_model_options options);
 /* SimpleCNN of the PyTorch tutorials: conv1 32, conv2 64, each 3×3 + relu + max pool 2; fc1 512; fc2. Any image size ≥
  * 4. */
 LK_API lk_tensor lk_model_cnn(lk_tensor x, lk_model_options options);
-/* torchvision's resnet18: its names, its 7×7 stride-2 stem with max pool (or cifar_stem). */
+/* torchvision's resnet18, with its names and its 7×7 stride-2 stem with max pool (or cifar_stem). */
 LK_API lk_tensor lk_model_resnet18(lk_tensor x, lk_model_options options);
 /* ResNet-20 for small images (He et al. 2015, section 4.2): 3 × 3 basic blocks of 16, 32, 64 channels; 1×1 convolutions
- * as projection shortcuts; names as torchvision's. */
+ * as projection shortcuts; names as in torchvision. */
 LK_API lk_tensor lk_model_resnet20(lk_tensor x, lk_model_options options);
 
 typedef lk_tensor (*lk_model_function)(lk_tensor x, lk_model_options options);

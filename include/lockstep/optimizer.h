@@ -6,8 +6,8 @@
 
 LK_BEGIN_DECLS
 
-/* X(constant, name): the optimizers. The library has a descriptor of each: its options of the list below, its state
- * and its kernels (src/graph/op/NAME.c). */
+/* X(constant, name): the optimizers. The library has a descriptor for each, with those options of the list below that
+ * it has, its state and its kernels (src/graph/op/NAME.c). */
 #define LK_OPTIMIZER_LIST(X) \
     X(LK_SGD, sgd)           \
     X(LK_ADAM, adam)         \
@@ -22,13 +22,13 @@ typedef enum lk_optimizer_kind {
 #undef LK_OPTIMIZER_ENUM
 } lk_optimizer_kind;
 
-/* The options that not all optimizers have. Each is one or two fields of lk_optimizer_config and an option of the
- * command; range checks, help, configuration files, the record of a checkpoint and the comparison of ranks read this
- * list.
+/* The options that only some optimizers have. Each is one or two fields of lk_optimizer_config and an option of the
+ * command. Range checks, help, configuration files, the record in a checkpoint and the comparison between ranks use
+ * this list.
  *   NUMBER(field, name, default, lowest, highest, help)
  *   PAIR(id, field, field, name, argument, default, default, lowest, highest, help)
  *   FLAG(field, name, help)
- * Help begins with the optimizers that have the option. */
+ * The help must begin with the optimizers that have the option. */
 #define LK_OPTIMIZER_OPTION_LIST(NUMBER, PAIR, FLAG)                                                          \
     NUMBER(momentum, "momentum", 0, 0, 1, "sgd, rmsprop: momentum")                                           \
     NUMBER(dampening, "dampening", 0, 0, 1, "sgd: dampening of the momentum")                                 \
@@ -48,14 +48,14 @@ typedef enum lk_optimizer_kind {
 /* The maximum number of arrays of optimizer state per parameter. */
 enum { LK_MAX_MOMENTS = 4 };
 
-/* Settings for the parameters whose names match. The first matching group applies. Start from
+/* Settings for the parameters whose names match a pattern. The first matching group applies. Start from
  * LK_PARAMETER_GROUP_INIT, which changes nothing. */
 typedef struct lk_parameter_group {
     const char *match LK_ZERO;        /* a shell pattern: "*.bias", "layer1.*" */
-    double      lr_scale LK_ZERO;     /* factor on the learning rate; 0: 1 */
+    double      lr_scale LK_ZERO;     /* factor on the learning rate; 0 for 1 */
     double      weight_decay LK_ZERO; /* 0: none; below 0: the optimizer's */
     bool        frozen LK_ZERO;       /* no gradient, no update */
-    int         must_match LK_ZERO;   /* not 0: it is an error if the pattern matches no parameter */
+    int         must_match LK_ZERO;   /* if not 0, it is an error if the pattern matches no parameter */
     int         reserved[6] LK_ZERO;
 } lk_parameter_group;
 #define LK_PARAMETER_GROUP_INIT {.lr_scale = 1.0, .weight_decay = -1.0}
@@ -83,7 +83,7 @@ typedef struct lk_optimizer_config {
      .alpha = 0.99}
 
 LK_API bool        lk_optimizer_parse(const char *name, lk_optimizer_kind *kind); /* "sgd", "adam", "adamw", … */
-LK_API const char *lk_optimizer_name(lk_optimizer_kind kind); /* NULL: there is none; kinds are numbered from 0 */
+LK_API const char *lk_optimizer_name(lk_optimizer_kind kind); /* NULL if there is none; kinds are numbered from 0 */
 /* Whether an optimizer has an option, by its name in the list above: "betas". */
 LK_API bool lk_optimizer_has(lk_optimizer_kind kind, const char *option);
 /* Sets the kind, and the fields of all options to that optimizer's defaults; changes nothing else. */
@@ -93,7 +93,7 @@ typedef enum lk_schedule_kind { LK_SCHEDULE_CONSTANT, LK_SCHEDULE_STEP, LK_SCHED
 
 typedef struct lk_schedule {
     lk_schedule_kind kind LK_ZERO;
-    int64_t          warmup LK_ZERO; /* steps of linear increase from lr/warmup to lr, before any kind */
+    int64_t          warmup LK_ZERO; /* steps of linear increase from lr/warmup to lr, before any schedule */
     int64_t          total LK_ZERO;  /* cosine: all steps, including the warm-up */
     int64_t          every LK_ZERO;  /* step: the rate is multiplied by gamma every this many steps */
     double           gamma LK_ZERO;
@@ -102,7 +102,7 @@ typedef struct lk_schedule {
 } lk_schedule;
 
 LK_API bool lk_schedule_parse(const char *name, lk_schedule_kind *kind); /* "constant", "step", "cosine" */
-/* The learning rate of step `step`, counted from 0 (updates done before). */
+/* The learning rate of step `step`, counted from 0: the number of updates done before it. */
 LK_API double lk_schedule_rate(const lk_schedule *schedule, double lr, int64_t step);
 
 LK_END_DECLS

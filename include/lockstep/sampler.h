@@ -1,5 +1,5 @@
-/* sampler.h - assigns samples to ranks, for loops that read their own samples. A loader
- * needs no sampler: it prepares a share of each batch (lk_loader_config.parts). */
+/* sampler.h - assigns samples to ranks, for training loops that read samples themselves. A loader needs no sampler: it
+ * prepares a share of each batch (lk_loader_config.parts). */
 #ifndef LOCKSTEP_SAMPLER_H
 #define LOCKSTEP_SAMPLER_H
 
@@ -18,11 +18,11 @@ typedef struct lk_sampler_config {
     uint64_t seed LK_ZERO;      /* of the shuffle; must be the same on all ranks */
     bool     shuffle LK_ZERO;   /* a new order each epoch, from (seed, epoch): the loader's order */
     bool     drop_last LK_ZERO; /* skip the last count % world samples, so that all ranks have the same number */
-    /* The same lists as PyTorch's DistributedSampler with the same arguments: shuffled by torch.randperm (on the CPU,
-     * seeded with seed + epoch; any count), and without drop_last padded by repetition to the same length. */
+    /* Gives the same lists as PyTorch's DistributedSampler with the same arguments: shuffled by torch.randperm (on the
+     * CPU, seeded with seed + epoch; for any count) and, without drop_last, padded by repetition to the same length. */
     bool compatible LK_ZERO;
-    /* shuffle: the order of a loader over text:, jsonl: or tokens: (lk_dataset_text is true); such an order of more
-     * than 65536 samples is computed and needs no memory */
+    /* with shuffle: the order of a loader over text:, jsonl: or tokens: (lk_dataset_text is true); for more than 65536
+     * samples, such an order is computed as needed and takes no memory */
     bool text LK_ZERO;
 } lk_sampler_config;
 #define LK_SAMPLER_CONFIG_INIT {.size = sizeof(lk_sampler_config), .world = 1}
@@ -32,10 +32,10 @@ typedef struct lk_sampler_config {
 LK_API lk_status lk_sampler_create(lk_context *context, const lk_sampler_config *config, lk_sampler **sampler);
 LK_API void      lk_sampler_free(lk_sampler *sampler); /* NULL is fine */
 
-/* This rank's samples of that epoch, in order: position p of the epoch belongs to rank p % world. Over all ranks every
- * sample occurs exactly once (except for compatible padding and drop_last), and ranks differ by at most one sample.
- * Epochs may be requested in any order. *indices is borrowed until the next call or lk_sampler_free. *count is the same
- * in every epoch, and may be 0. */
+/* This rank's samples of that epoch, in order: position p of the epoch belongs to rank p % world. Over all ranks, every
+ * sample occurs exactly once (except with drop_last or the padding of `compatible`), and the ranks' numbers of samples
+ * differ by at most one. Epochs may be requested in any order. *indices is borrowed until the next call or
+ * lk_sampler_free. *count is the same in every epoch, and may be 0. */
 LK_API lk_status lk_sampler_epoch(lk_sampler *sampler, int64_t epoch, const int64_t **indices, int64_t *count);
 
 LK_END_DECLS

@@ -1,5 +1,5 @@
-/* tokenizer.h - text to token ids and back: bytes, characters, and byte-level BPE as Hugging Face's `tokenizers` does
- * it. */
+/* tokenizer.h - converts text to token ids and back, by bytes, characters, or byte-level BPE as in Hugging Face's
+ * `tokenizers`. */
 #ifndef LOCKSTEP_TOKENIZER_H
 #define LOCKSTEP_TOKENIZER_H
 
@@ -9,16 +9,16 @@ LK_BEGIN_DECLS
 
 typedef struct lk_tokenizer lk_tokenizer; /* immutable: threads may share one */
 
-/* "byte" (256 tokens: the id is the byte), a tokenizer.json, or a directory that has one (a checkpoint, a Hugging Face
- * model). The files beside a tokenizer.json are read too: tokenizer_config.json and special_tokens_map.json for the end
- * token. LK_ENOENT: there is no such file. LK_EFORMAT: the message names the part of the file that is not supported,
- * and its value. */
+/* "byte" (256 tokens: the id is the byte), a tokenizer.json, or a directory that contains one (a checkpoint, a Hugging
+ * Face model). The files beside a tokenizer.json are read too: tokenizer_config.json and special_tokens_map.json for
+ * the end token. LK_ENOENT: there is no such file. LK_EFORMAT: the message names the part of the file that is not
+ * supported, and its value. */
 LK_API lk_status lk_tokenizer_open(lk_context *context, const char *name, lk_tokenizer **tokenizer);
 /* The same from the text of a tokenizer.json in memory, which is copied; messages begin with `label`. */
 LK_API lk_status lk_tokenizer_from_json(lk_context *context, const char *label, const char *text, size_t bytes,
                                         lk_tokenizer **tokenizer);
-/* A token for each distinct character (code point) of the text, in the order of code points. LK_EINVAL: the text is
- * empty. */
+/* Creates a tokenizer with a token for each distinct character (code point) of the text, in the order of code points.
+ * LK_EINVAL: the text is empty. */
 LK_API lk_status lk_tokenizer_from_text(lk_context *context, const char *text, size_t bytes, lk_tokenizer **tokenizer);
 LK_API void      lk_tokenizer_free(lk_tokenizer *tokenizer); /* NULL is fine; before its context */
 
@@ -30,25 +30,25 @@ LK_API int32_t lk_tokenizer_end(const lk_tokenizer *tokenizer);
 /* Whether this token ends a generated text: lk_tokenizer_end, or eos_token of special_tokens_map.json if that is a
  * different token. */
 LK_API bool lk_tokenizer_is_end(const lk_tokenizer *tokenizer, int32_t id);
-/* The tokens that the file's post-processor puts before a text (Llama 3's <|begin_of_text|>) and after it;
- * lk_tokenizer_encode does not. Data sets of texts and lk_data_tokenize put them around each document; `lockstep
+/* The tokens that the file's post-processor puts before a text (Llama 3's <|begin_of_text|>) and after it.
+ * lk_tokenizer_encode does not add them; text data sets and lk_data_tokenize add both to each document, and `lockstep
  * generate` puts the prefix before a prompt. */
 LK_API const int32_t *lk_tokenizer_prefix(const lk_tokenizer *tokenizer, int *count);
 LK_API const int32_t *lk_tokenizer_suffix(const lk_tokenizer *tokenizer, int *count);
 LK_API int32_t        lk_tokenizer_begin(const lk_tokenizer *tokenizer); /* the first of the prefix; -1: none */
 /* the id of a token, spelled as in the file; -1: there is none */
 LK_API int32_t lk_tokenizer_find(const lk_tokenizer *tokenizer, const char *token);
-/* The bytes that a token stands for, or the text of an added token; NULL: no token has that id. Not terminated; valid
- * as long as the tokenizer is. The bytes of one token need not be whole characters. */
+/* The bytes that a token stands for, or the text of an added token; NULL: no token has that id. Not NUL-terminated;
+ * valid as long as the tokenizer is. The bytes of one token need not be whole characters. */
 LK_API const char *lk_tokenizer_token(const lk_tokenizer *tokenizer, int32_t id, size_t *bytes);
 LK_API bool lk_tokenizer_is_special(const lk_tokenizer *tokenizer, int32_t id); /* false if there is no such id */
 
 /* Encodes text. *count becomes the number of tokens, even if it exceeds `room`; tokens past `room` are not stored, so
- * room 0 only counts (ids may be NULL). There are at most 3 * bytes + 1 tokens, in ordinary text far fewer than bytes.
- * Added tokens are recognised in the text; none are added that are not in it (tokenizers: add_special_tokens=False).
- * Invalid UTF-8 becomes U+FFFD, as with errors="replace" in Python; *invalid (may be NULL) counts the replacements. A
- * "byte" tokenizer keeps every byte and replaces none. LK_EINVAL: a character is not in the vocabulary; the message
- * names it and its byte. */
+ * room 0 only counts (ids may be NULL). There are at most 3 * bytes + 1 tokens, and in ordinary text far fewer than
+ * bytes. Added tokens are recognised in the text, and no other tokens are inserted (as with add_special_tokens=False in
+ * `tokenizers`). Invalid UTF-8 becomes U+FFFD, as with errors="replace" in Python; *invalid (may be NULL) counts the
+ * replacements. A "byte" tokenizer keeps every byte and replaces none. LK_EINVAL: a character is not in the vocabulary;
+ * the message names the character and the byte at which it is. */
 LK_API lk_status lk_tokenizer_encode(const lk_tokenizer *tokenizer, const char *text, size_t bytes, int32_t *ids,
                                      size_t room, size_t *count, size_t *invalid);
 /* Writes the text of the ids, without special tokens and without a NUL, and returns its length in bytes, even if it
@@ -57,8 +57,8 @@ LK_API lk_status lk_tokenizer_encode(const lk_tokenizer *tokenizer, const char *
 LK_API size_t lk_tokenizer_decode(const lk_tokenizer *tokenizer, const int32_t *ids, size_t count, char *text,
                                   size_t room);
 
-/* The files from which AutoTokenizer of `transformers` opens this tokenizer: tokenizer.json, tokenizer_config.json and
- * others. Those that it was read from are returned unchanged. Valid as long as the tokenizer is. */
+/* The files from which AutoTokenizer of `transformers` can open this tokenizer: tokenizer.json, tokenizer_config.json
+ * and others. Files that the tokenizer was read from are returned unchanged. Valid as long as the tokenizer is. */
 typedef struct lk_tokenizer_file {
     const char *name, *text;
     size_t      bytes; /* of the text; a NUL follows them */

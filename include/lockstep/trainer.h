@@ -29,8 +29,8 @@ LK_API bool      lk_inputs_has(const lk_inputs *inputs, const char *name);
 /* Binds every field of the batch to the input of its name. */
 LK_API lk_status lk_batch_bind(const lk_batch *batch, lk_program *program);
 
-/* STEP, EPOCH, EVALUATED and RESUMED occur on every rank at the same step; SAVED only on rank 0, when all ranks have
- * written their parts. */
+/* STEP, EPOCH, EVALUATED and RESUMED occur on every rank, at the same step; SAVED occurs only on rank 0, once all ranks
+ * have written their parts. */
 typedef enum lk_event_kind {
     LK_EVENT_STEP,
     LK_EVENT_EVALUATED,
@@ -41,52 +41,53 @@ typedef enum lk_event_kind {
 
 typedef struct lk_event {
     lk_event_kind kind;
-    int64_t       step, steps; /* done (SAVED: the step that was saved), and in total (this run and what it resumed) */
+    int64_t       step, steps; /* done (SAVED: the step that was saved), and in total, including runs before a resume */
     int64_t       epoch;       /* from 0 */
-    /* STEP: in this global batch; EVALUATED: seen; EPOCH: of this rank in this epoch; RESUMED: trained on before, in
-     * all epochs */
+    /* STEP: in this global batch; EVALUATED: number evaluated; EPOCH: of this rank in this epoch; RESUMED: trained on
+     * before, in all epochs */
     int64_t samples;
-    double  loss;     /* STEP: of this global batch; EVALUATED: of the test set; EPOCH: mean over its steps */
+    double  loss;     /* STEP: of this global batch; EVALUATED: of the test set; EPOCH: mean over the epoch */
     double  own_loss; /* EPOCH: the same over this rank's samples alone */
-    /* STEP: of this global batch; EVALUATED: of the test set. Those that the model recorded and, where the loss is a
-     * cross-entropy and none has that name, "accuracy": the fraction of labels with the largest logit. Valid during the
-     * callback. */
+    /* STEP: of this global batch; EVALUATED: of the test set. The metrics that the model recorded and, if the loss is a
+     * cross-entropy and none of them has that name, "accuracy": the fraction of labels with the largest logit. Valid
+     * during the callback. */
     const lk_named_metric *metrics;
     int                    metrics_count;
     double                 rate;      /* STEP: learning rate */
-    double                 grad_norm; /* STEP, with clipping */
+    double                 grad_norm; /* STEP, if gradients are clipped */
     double                 seconds;   /* STEP: since the previous one ended; others: duration */
     const char            *path;      /* SAVED, RESUMED: the checkpoint directory */
-    int                    late_rank; /* STEP: the slowest rank, by a mean over recent steps; -1: none */
-    double                 late;      /* STEP: seconds per step by which it is later than the fastest rank */
+    int                    late_rank; /* STEP: the slowest rank, on average over recent steps; -1: none */
+    double                 late;      /* STEP: seconds per step that it takes longer than the fastest rank */
     const char            *late_in;   /* STEP: "compute" or "data": where it spends that time */
 } lk_event;
 
 /* The metric of that name; NULL if there is none. */
 LK_API const lk_named_metric *lk_metrics_find(const lk_named_metric *metrics, int count, const char *name);
 
-/* Where batches are prepared: on a GPU, from a copy of the data set in its memory, or on the host. The GPU can do it if
- * the data set is in the host's memory and the only transforms are normalisation, crops, flips and cutout; each step
- * then sends only the indices of its samples. Results are the same, bit for bit. */
+/* Where batches are prepared: on a GPU, from a copy of the data set in its memory, or on the host. The GPU can prepare
+ * them if the data set is in the host's memory and the only transforms are normalisation, crops, flips and cutout; each
+ * step then sends only the indices of its samples. The results are the same, bit for bit. */
 typedef enum lk_data_place {
     /* on the device, if that is possible and the data sets take at most a quarter of the memory that the plan leaves
-     * free. Otherwise byte images are sent as bytes and converted there; everything else is prepared by the host */
+     * free. Otherwise the host prepares batches, except that byte images are sent as bytes and converted on the
+     * device */
     LK_DATA_AUTO,
-    LK_DATA_ON_DEVICE, /* training set and test set; an error if that is impossible */
+    LK_DATA_ON_DEVICE, /* for the training set and the test set; an error if that is impossible */
     LK_DATA_ON_HOST    /* all batches are prepared by the host */
 } lk_data_place;
 
 typedef struct lk_trainer_config {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_TRAINER_CONFIG_INIT */
 
-    /* One of these three. A model: field 0 (batch, dims…) → logits (batch, classes), trained with the cross-entropy of
-     * field "label". */
+    /* Set one of these three. A model maps field 0 (batch, dims…) to logits (batch, classes) and is trained with the
+     * cross-entropy against field "label". */
     lk_tensor (*model)(lk_tensor x) LK_ZERO;
     lk_tensor (*model_with)(lk_tensor x, void *user) LK_ZERO;
-    /* Any model and any loss over the fields; records metrics too (lk_metric). Returns the loss. */
+    /* Records any model and any loss over the fields, and metrics (lk_metric). Returns the loss. */
     lk_tensor (*loss)(const lk_inputs *inputs, void *user) LK_ZERO;
-    void             *model_user LK_ZERO; /* `user` of these */
-    const lk_dataset *train LK_ZERO;      /* borrowed; NULL: only evaluates, without memory for training */
+    void             *model_user LK_ZERO; /* passed to these as `user` */
+    const lk_dataset *train LK_ZERO;      /* borrowed; NULL: evaluation only, without memory for training */
     const lk_dataset *test LK_ZERO;       /* borrowed; NULL: none. At least one of the two is required */
     /* the type in which the model is recorded: LK_F32, or LK_F64 for numerical checks */
     lk_dtype  dtype LK_ZERO;
@@ -100,70 +101,71 @@ typedef struct lk_trainer_config {
     lk_schedule         schedule LK_ZERO; /* cosine with total 0 uses the run's number of steps */
     double              label_smoothing LK_ZERO;
     uint64_t            seed LK_ZERO;
-    lk_transform        transform LK_ZERO;  /* of the training data; of the test data only its normalisation */
+    lk_transform        transform LK_ZERO;  /* of training data; test data is only normalised */
     int                 workers LK_ZERO;    /* loader threads */
     int64_t             eval_every LK_ZERO; /* steps; 0: after each epoch; below 0: never */
 
     const char *save LK_ZERO;       /* checkpoint directory; NULL: none. Rank 0 holds its lock until lk_trainer_free */
     int64_t     save_every LK_ZERO; /* steps; 0: after each epoch. Always saves at the end */
     int         keep LK_ZERO;       /* number of checkpoints to keep */
-    /* resume from `save` if it holds a checkpoint; false: such a directory is an error */
+    /* resume from `save` if it contains a checkpoint; if false, a checkpoint there is an error */
     bool resume LK_ZERO;
-    /* resume from this checkpoint directory, which must hold one, or from the directory of one step; may equal `save`,
-     * or be its newest step */
+    /* resume from this checkpoint directory, which must contain a checkpoint, or from the directory of one step; may be
+     * `save` itself, or its newest step */
     const char *resume_from LK_ZERO;
     const char *init LK_ZERO; /* initial weights: a safetensors file or checkpoint directory; NULL: random */
 
     /* the ranks that train together, all with the same config; NULL: one rank. Borrowed */
     lk_comm *comm LK_ZERO;
     int      plan_world LK_ZERO; /* lk_trainer_plan without a comm: plan for rank 0 of this many ranks */
-    int      accumulate LK_ZERO; /* micro-batches per step and rank, with one synchronisation; 0: 1 */
+    int      accumulate LK_ZERO; /* micro-batches per step and rank, synchronised once; 0 for 1 */
     int      leaves LK_ZERO;     /* above 0: reproducible, see lk_parallel */
-    /* statistics of the global batch; otherwise of each rank's part (evaluation: rank 0's) */
+    /* statistics are those of the global batch; otherwise of each rank's part (in evaluation: of rank 0's) */
     bool sync_batch_norm LK_ZERO;
 
-    size_t bucket_bytes LK_ZERO; /* see lk_parallel; 0: 25 MiB */
-    /* trace file for Chrome and Perfetto: kernels and collectives of every rank; NULL: none */
+    size_t bucket_bytes LK_ZERO; /* see lk_parallel; 0 for 25 MiB */
+    /* file for a trace of all ranks' kernels and collectives, which Chrome and Perfetto read; NULL: none */
     const char *trace LK_ZERO;
     int64_t     trace_steps LK_ZERO; /* number of steps to trace, after a warm-up */
-    int64_t     check_every LK_ZERO; /* replicas compare hashes after this many steps, and at the end; 0: never */
+    int64_t     check_every LK_ZERO; /* replicas compare hashes every this many steps, and at the end; 0: never */
 
-    /* NULL: none. A result other than 0 stops after this step (several ranks: after the next), and saves if save is
-     * set. */
+    /* NULL: none. A nonzero result stops training after this step (with several ranks: after the next one), and a
+     * checkpoint is saved if `save` is set. */
     int (*event)(void *user, const lk_event *event) LK_ZERO;
     void *event_user LK_ZERO;
 
-    /* NULL: `schedule`. Else the learning rate of step `step` of `steps`, counted from 0, instead of `schedule`. It
-     * must depend on its arguments alone: every rank calls it, also for steps that are not the next one. */
+    /* Returns the learning rate of step `step` of `steps`, counted from 0, instead of `schedule`; NULL: `schedule` is
+     * used. The rate must depend on the arguments alone: every rank calls it, and not only for the next step. */
     double (*schedule_callback)(void *user, int64_t step, int64_t steps) LK_ZERO;
     void *schedule_user LK_ZERO;
 
-    /* Instead of init: loads what the file or checkpoint and the model share, see lk_weights_load_partial and
-     * lk_trainer_load_report. Ignored where a checkpoint is resumed. */
+    /* Instead of init: loads the tensors that the file or checkpoint and the model have in common, see
+     * lk_weights_load_partial and lk_trainer_load_report. Ignored if a checkpoint is resumed. */
     const char *init_partial LK_ZERO;
 
-    /* Options of the run, saved with its checkpoints and given back by lk_checkpoint_describe. Copied. The trainer adds
+    /* Options of the run, saved with its checkpoints and returned by lk_checkpoint_describe. Copied. The trainer adds
      * fields, classes and normalisation itself. */
     const lk_record *record LK_ZERO;
     int              record_count LK_ZERO;
 
-    /* Files that every checkpoint in `save` holds beside the weights, such as config.json, at most 16. Copied. */
+    /* Files that every checkpoint in `save` contains besides the weights, such as config.json; at most 16. Copied. */
     const lk_checkpoint_file *files LK_ZERO;
     int                       files_count LK_ZERO;
 
     int           unused LK_ZERO;         /* ignored: padding in older versions, which callers leave undefined */
     lk_data_place data_on_device LK_ZERO; /* both sets are copied when the trainer is created */
-    lk_state_mode state LK_ZERO;          /* see plan.h: where the ranks of comm have parameters and optimizer state */
+    lk_state_mode state LK_ZERO;          /* see plan.h: where the ranks of comm keep their state */
     /* lk_trainer_plan without a comm: number of hosts over which the plan_world ranks are distributed as evenly as
-     * possible; 0: 1 */
+     * possible; 0 means 1 */
     int plan_hosts LK_ZERO;
     int keep_cores LK_ZERO; /* see lk_parallel */
-    /* Axes of the ranks, see lk_plan_config. Its ranks are those of comm or, without one, those that lk_trainer_plan
-     * plans for. Borrowed. NULL: one axis, data. Checkpoints record it, and can be resumed with any other. */
+    /* The axes of the ranks, see lk_plan_config. The mesh's ranks are those of comm or, without one, those that
+     * lk_trainer_plan plans for. Borrowed. NULL: one axis, data. Checkpoints record the mesh, and can be resumed with
+     * any other. */
     const lk_mesh *mesh LK_ZERO;
-    /* Not 0, without a training set: each rank evaluates whole batches of `batch` samples instead of its share of each,
-     * and their results are added in the order of batches. The result has the same bits as on one rank, and each rank
-     * needs as much memory as one alone. Not supported with leaves or accumulate. */
+    /* If not 0, and without a training set, each rank evaluates whole batches of `batch` samples instead of its share
+     * of each batch, and their results are added in the order of the batches. The result has the same bits as on one
+     * rank, and each rank needs as much memory as a single rank would. Not supported with leaves or accumulate. */
     int                  whole_batches LK_ZERO;
     int                  no_sequence_parallel LK_ZERO;                          /* see lk_plan_config */
     int                  shard_stage LK_ZERO, blocks_in_flight LK_ZERO;         /* see lk_parallel */
@@ -171,7 +173,7 @@ typedef struct lk_trainer_config {
     int                  reproducible_layout LK_ZERO, sum_part_minimum LK_ZERO; /* see lk_parallel */
     const char          *stages LK_ZERO;                                        /* see lk_plan_config; borrowed */
     lk_pipeline_schedule pipeline_schedule LK_ZERO;                             /* see lk_parallel */
-    /* see lk_plan_config. 0: LK_PIECES_ESTIMATED where the tensor axis joins ranks of several hosts, else 1 */
+    /* see lk_plan_config. 0 means LK_PIECES_ESTIMATED if the tensor axis spans several hosts, otherwise 1 */
     int                 pieces LK_ZERO;
     lk_matmul_precision matmul_precision LK_ZERO; /* see lk_plan_config */
     int                 reserved LK_ZERO;         /* 0 */
@@ -183,23 +185,23 @@ typedef struct lk_trainer_config {
 
 /* ---- The options of training. ----
  *
- * One row for each field above that is directly an option of `lockstep train`: the field, the option's name, the name
- * of its argument, its default and range, its traits, the option that it belongs to (if the user sets that one, a
- * recorded value of this one is ignored; NULL: none), and its help. These rows define the command's options
- * (with --config files, help, man page and completion), what state.json records and a resume restores, and what ranks
- * compare before they start. Each list is one line. docs/extending.md shows how to add an option. */
+ * One row for each field above that `lockstep train` offers directly as an option: the field, the option's name, the
+ * name of its argument, its default and range, its traits, the option that it belongs to (if the user sets that one, a
+ * recorded value of this one is ignored; NULL: none), and its help. These rows define the command's options (including
+ * --config files, help, man page and completion), what state.json records and a resume restores, and what ranks compare
+ * before they start. docs/extending.md shows how to add an option. */
 typedef enum lk_option_trait {
-    LK_OPTION_RECORDED = 1, /* a resume takes it from the checkpoint, unless the user sets it */
+    LK_OPTION_RECORDED = 1, /* a resume takes it from the checkpoint unless the user sets it */
     LK_OPTION_EQUAL = 2,    /* ranks with different values do not start */
     LK_OPTION_FIXED = 4,    /* a resume may not change it */
     LK_OPTION_TRAINING = LK_OPTION_RECORDED | LK_OPTION_EQUAL
 } lk_option_trait;
-/* Another trait: the option needs a mesh with one of these axes; and the axes in traits. */
+/* LK_OPTION_AXES is another trait: the option needs a mesh with one of these axes. LK_OPTION_AXES_OF returns them. */
 #define LK_OPTION_AXES(axes) ((axes) << 8)
 #define LK_OPTION_AXES_OF(traits) ((unsigned)(traits) >> 8)
 
-/* INTEGER, NUMBER: (field, name, argument, default, low, high, traits, of, doc); NUMBERS: of an array, without a
- * default; FLAG: (field, name, traits, of, doc); TEXT: (field, name, argument, traits, of, doc). */
+/* INTEGER, NUMBER: (field, name, argument, default, low, high, traits, of, doc); NUMBERS: the same for an array,
+ * without a default; FLAG: (field, name, traits, of, doc); TEXT: (field, name, argument, traits, of, doc). */
 #define LK_TRAINER_LENGTH_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                \
     INTEGER(epochs, "epochs", "N", "3", 1, 1e9, LK_OPTION_TRAINING, NULL,                                              \
             "Passes over the training set (default 3). Text in windows has a sample for each token: use --steps")      \
@@ -238,7 +240,7 @@ typedef enum lk_option_trait {
     INTEGER(eval_every, "eval-every", "N", "0", -1, 1e12, LK_OPTION_TRAINING, NULL,                                    \
             "Evaluate every N steps; 0: after each epoch; -1: never")
 
-/* For texts, ranks compare only whether they are set: a path may differ between hosts. */
+/* Of TEXT options, ranks compare only whether they are set: a path may differ between hosts. */
 #define LK_TRAINER_CHECKPOINT_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                            \
     TEXT(save, "save", "DIR", LK_OPTION_EQUAL, NULL,                                                                   \
          "Save checkpoints in DIR; DIR/model.safetensors is the newest, readable by PyTorch")                          \
@@ -254,7 +256,8 @@ typedef enum lk_option_trait {
          "Start from the tensors of FILE whose names and shapes the model has, and print which were loaded; ignored "  \
          "when resuming")
 
-/* Options of shard also apply to ranks along expert, which share the state that does not belong to experts. */
+/* Options for the shard axis also apply to ranks along the expert axis, which share the state that does not belong to
+ * experts. */
 #define LK_OPTION_SHARD (LK_OPTION_TRAINING | LK_OPTION_AXES(LK_AXIS_SHARD | LK_AXIS_EXPERT))
 #define LK_OPTION_TENSOR (LK_OPTION_TRAINING | LK_OPTION_AXES(LK_AXIS_TENSOR))
 #define LK_TRAINER_MESH_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                  \
@@ -285,7 +288,7 @@ typedef enum lk_option_trait {
     INTEGER(trace_steps, "trace-steps", "N", "10", 1, 100000, LK_OPTION_EQUAL, NULL,                                   \
             "With --trace: number of steps to record, after the first few")
 
-/* All lists, each between BEGIN and END, which get its name. */
+/* All lists, each between BEGIN and END, which receive its name. */
 #define LK_TRAINER_OPTIONS(BEGIN, END, ...)                                                                            \
     BEGIN(length) LK_TRAINER_LENGTH_OPTIONS(__VA_ARGS__) END(length)                                                   \
     BEGIN(loss) LK_TRAINER_LOSS_OPTIONS(__VA_ARGS__) END(loss)                                                         \
@@ -298,13 +301,13 @@ typedef enum lk_option_trait {
     BEGIN(check) LK_TRAINER_CHECK_OPTIONS(__VA_ARGS__) END(check)                                                      \
     BEGIN(trace) LK_TRAINER_TRACE_OPTIONS(__VA_ARGS__) END(trace)
 
-/* Records the model, plans, allocates, and loads the weights that resume and init select. */
+/* Records and plans the model, allocates its memory, and loads the weights that resume and init select. */
 LK_API lk_status lk_trainer_create(lk_context *context, const lk_trainer_config *config, lk_trainer **trainer);
 LK_API void      lk_trainer_free(lk_trainer *trainer);
 
-/* Trains to the end. LK_ECANCELED: an event callback of some rank requested a stop. LK_ENAN: the loss became NaN or
- * infinite; the message names step, rank and samples. Only finite weights are saved; a group that has failed saves
- * nothing. */
+/* Trains to the end. LK_ECANCELED: the event callback of a rank requested a stop. LK_ENAN: the loss became NaN or
+ * infinite; the message names the step, rank and samples. Only finite weights are saved, and a group that has failed
+ * saves nothing. */
 LK_API lk_status lk_trainer_run(lk_trainer *trainer);
 
 typedef struct lk_evaluation {
@@ -313,13 +316,13 @@ typedef struct lk_evaluation {
     const lk_named_metric *metrics; /* as in lk_event; valid until the trainer is used again */
     int                    metrics_count;
 } lk_evaluation;
-/* Evaluates the test set; each sample counts once. All ranks get the result; if one fails, the group fails, so that
- * none waits for it. */
+/* Evaluates the test set; each sample counts once. All ranks get the result. If one fails, the group fails, so that no
+ * rank waits for it. */
 LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, lk_evaluation *result);
 
 LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
 LK_API const lk_progress *lk_trainer_progress(const lk_trainer *trainer);
-/* What init_partial loaded, on rank 0; NULL: nothing was loaded that way. Valid as long as the trainer. */
+/* What init_partial loaded, on rank 0; NULL if it loaded nothing. Valid as long as the trainer. */
 LK_API const lk_load_report *lk_trainer_load_report(const lk_trainer *trainer);
 
 /* whether the training set is in the device's memory */
@@ -328,8 +331,8 @@ LK_API bool lk_trainer_data_on_device(const lk_trainer *trainer);
 /* The number of samples of this rank in a full batch. */
 LK_API int64_t lk_trainer_share(const lk_trainer_config *config);
 
-/* Where the ranks of this config keep their state: LK_STATE_SHARED or LK_STATE_REPLICATED. `why`, unless NULL, gets the
- * reason: "shared by the 4 ranks of each of 2 hosts", "replicated: the ranks share no memory". */
+/* Where the ranks of this config keep their state: LK_STATE_SHARED or LK_STATE_REPLICATED. `why`, unless NULL, receives
+ * the reason: "shared by the 4 ranks of each of 2 hosts", "replicated: the ranks share no memory". */
 LK_API lk_state_mode lk_trainer_state(lk_context *context, const lk_trainer_config *config, char *why, size_t bytes);
 
 /* Only plans: returns the memory that lk_trainer_create would use, by kind, including loaders and checkpoint buffers,
