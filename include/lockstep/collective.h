@@ -30,7 +30,7 @@ LK_API lk_status lk_comm_run_at(lk_site site, lk_comm *comm, const char *name, c
 #define lk_comm_run(...) lk_comm_run_at(LK_HERE, __VA_ARGS__)
 
 /* The speed of a collective that the ranks' GPUs run without the host, as in a training step: its calls are queued, and
- * recorded in a CUDA graph. Elements are f32, reductions are sums, and rank 0 is the root. */
+ * recorded in a graph. Elements are f32, reductions are sums, and rank 0 is the root. */
 typedef struct lk_collective_time {
     size_t  size LK_ZERO;      /* sizeof this struct; set by LK_COLLECTIVE_TIME_INIT */
     size_t  bytes LK_ZERO;     /* of a buffer: of what a gather receives or a scatter sends */
