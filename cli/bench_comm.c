@@ -250,9 +250,10 @@ static void print_legend(const bench *b)
     }
     printf("\nGB/s. algbw: bytes / time (the median of rank 0's calls); busbw: bytes on the bus / time, as in "
            "nccl-tests;\n"
-           "memcpy: the ranks' own memory bandwidth for as many bytes. limit: bytes / the time in which the same "
-           "ranks, all at once,\n"
-           "move the least that %s must move in memory that all of them map, without adding and without waiting:\n"
+           "memcpy: the ranks' own memory bandwidth for the same number of bytes. limit: bytes / the time in which "
+           "these ranks,\n"
+           "all at once, move the minimum that %s must move through memory that all of them map, without adding and\n"
+           "without waiting: "
            "with N ranks and buffers of S bytes, %s.\n",
            collective->name, collective->traffic);
 }

@@ -96,8 +96,7 @@ lk_status bench_device_measure(bench_device *b, size_t bytes)
 
 void bench_device_legend(void)
 {
-    printf(
-        "\nThe columns of nccl-tests: algbw is bytes / time, busbw bytes on the bus / time. A time is that of a call "
-        "among those\nof a graph, the median of graphs. #wrong: elements whose bits differ from those of the host's "
-        "collective.\n");
+    printf("\nColumns as in nccl-tests: algbw is bytes / time, busbw bytes on the bus / time. Each graph runs several "
+           "calls; time is\nper call, the median over graphs. #wrong: elements that are not bit-identical to the "
+           "result of the host's collective.\n");
 }

@@ -62,7 +62,7 @@ void device_describe(char *out, size_t size)
         if (d.help) used += snprintf(out + used, size - (size_t)used, "%s%s", used ? ", " : "", d.help);
     if ((size_t)used < size)
         snprintf(out + used, size - (size_t)used,
-                 ", or auto: a GPU where there is one, else the CPU (default LOCKSTEP_DEVICE, else auto)");
+                 ", or auto: a GPU if there is one, else the CPU (default LOCKSTEP_DEVICE, else auto)");
 }
 
 int device_choose(const char *command, const options *given, const char **device)

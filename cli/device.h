@@ -22,8 +22,9 @@
 /* For commands that train. */
 #define DATA_ON_DEVICE_OPTION                                                                                        \
     CHOICE("data-on-device", "WHERE", "auto", "auto|yes|no",                                                         \
-           "On a GPU: where batches are made. yes: by the GPU, from the data set in its memory. no: by the host. auto: " \
-           "by the GPU where it can, and the set takes at most a quarter of its free memory. Results are the same",  \
+           "On a GPU: where batches are made. yes: by the GPU, from the data set in its memory. no: by the host. "   \
+           "auto: by the GPU if it can, and the set takes at most a quarter of its free memory. The results "        \
+           "are the same",                                                                                           \
            .flags = OPTION_LOCAL)
 void device_describe(char *out, size_t size); /* the rest of the help of --device: the names, from the library */
 /* The device that `name` ("cuda:1") names; false: there is none. */

@@ -463,14 +463,13 @@ static int run_generate(const options *given)
 const command command_generate = {
     "generate",
     "continue text with a saved language model",
-    "Continues each prompt token by token and prints it with its continuation; a single one as it is generated. The "
-    "keys and values of earlier tokens are kept, so a token costs one pass over the weights. Without a prompt the text "
-    "begins with the model's own first token.\n\nWith several ranks (-n, --mesh) each has a part of the weights and of "
-    "the cache; the tokens are those of one rank, up to the rounding of sums.\n\nThe speed is printed on standard "
-    "error.\n\nExamples: lockstep "
-    "generate --load runs/shakespeare --prompt \"ROMEO:\" --tokens 200 --temperature 0.8 --top-k 200; lockstep "
-    "generate --load some-hf-directory --prompt-ids 15496,11 --ids --temperature 0; lockstep generate -n 2 --mesh "
-    "tensor=2 --load runs/big --prompt \"Once\"",
+    "Continues each prompt token by token and prints it with its continuation; that of a single prompt is printed as "
+    "it is generated. The keys and values of earlier tokens are kept, so a token costs one pass over the weights. "
+    "Without a prompt the text begins with the model's own first token.\n\nWith several ranks (-n, --mesh) each has a "
+    "part of the weights and of the cache; the tokens are those of one rank, except for the rounding of sums.\n\nThe "
+    "speed is printed on standard error.\n\nExamples: lockstep generate --load runs/shakespeare --prompt \"ROMEO:\" "
+    "--tokens 200 --temperature 0.8 --top-k 200; lockstep generate --load some-hf-directory --prompt-ids 15496,11 "
+    "--ids --temperature 0; lockstep generate -n 2 --mesh tensor=2 --load runs/big --prompt \"Once\"",
     NULL,
     0,
     0,

@@ -248,8 +248,8 @@ static void print_modules(void)
         if (*d.built)
             printf("%-18s module built by %s %s\n", d.title, d.built_with, d.built);
         else
-            printf("%-18s no module built: built where no %s was found%s\n", d.title, d.built_with,
-                   found ? "; this is that of another build:" : "");
+            printf("%-18s no module in this build (no %s was found)%s\n", d.title, d.built_with,
+                   found ? "; using one from another build:" : "");
         if (!found && *d.built) print_row("", lk_context_error(NULL));
         if (!found) continue;
         for (char *line = strtok(lines.text, "\n"); line; line = strtok(NULL, "\n")) print_row("", line);
@@ -285,13 +285,13 @@ static void print_text(const char *machine)
     print_row("libpng", PNG_TEXT ? PNG_TEXT : "not built in: `--data folder:DIR` reads no PNG files");
     print_row("libjpeg", JPEG_TEXT ? JPEG_TEXT : "not built in: `--data folder:DIR` reads no JPEG files");
 #ifdef LK_HWLOC
-    print_row("hwloc", "used to pin ranks, where its library is installed");
+    print_row("hwloc", "used to pin ranks if its library is installed");
 #else
     print_row("hwloc", "not built in: ranks are pinned by the kernel's numbers of sockets and cores");
 #endif
     print_row("libcurl",
               read_curl_version(text, sizeof text) ? text : "not found: `lockstep data get` cannot download");
-    print_row("MPI modules", *LK_BUILT_MPI ? LK_BUILT_MPI : "none: built where no mpicc was found");
+    print_row("MPI modules", *LK_BUILT_MPI ? LK_BUILT_MPI : "none in this build (no mpicc was found)");
     print_row("machine", machine);
     print_row("processor", describe_processor(text, sizeof text));
     print_row("caches", describe_caches(text, sizeof text));

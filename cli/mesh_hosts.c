@@ -61,7 +61,7 @@ void mesh_hosts_note(const setup *s, const char *name, const lk_plan *plan, int 
     char size[SIZE_TEXT], better[128], advice[192] = "give it at most as many ranks as a host has";
     move_last(s->mesh, most, better, sizeof better);
     if (extent < per_host && per_host % extent != 0)
-        snprintf(advice, sizeof advice, "give it a number of ranks that divides those of a host");
+        snprintf(advice, sizeof advice, "give it a number of ranks that divides the number of ranks per host");
     else if (other && extent <= per_host)
         snprintf(advice, sizeof advice, "--mesh %s keeps it within hosts", better);
     print_note(name,

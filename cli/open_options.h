@@ -30,8 +30,9 @@ void        data_names_describe(char *out, size_t size);
                .of = "data"),                                                                                         \
         NUMBER("holdout", "F", "0", 0, 0.99,                                                                          \
                "your own files: the fraction of samples that form the test set, chosen by a hash of the file's name " \
-               "or the row's number, so that adding samples moves none. text, jsonl, tokens: the last part of the "   \
-               "tokens (default 0; text and jsonl 0.1; 0 for files that `eval` and `predict --data` name)",            \
+               "or the row's number, so that adding samples does not move others. text, jsonl, tokens: the last "     \
+               "part of the tokens (default 0; text and jsonl 0.1; 0 for files that `eval` and `predict --data` "     \
+               "name)",                                                                                               \
                .of = "data"),                                                                                         \
         TEXT("cache", "DIR", NULL, "folder: keep decoded images in DIR, which later runs and other ranks use",        \
              .of = "data"),                                                                                           \

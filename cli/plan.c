@@ -25,7 +25,7 @@ static const option plan_options[] = {
     TRAINING_OPTIONS,
     INTEGER_LETTER('n', "ranks", "N", "1", 1, 4096, "Plan for rank 0 of N"),
     MESH_OPTION,
-    INTEGER("nnodes", "N", "1", 1, 4096, "Number of hosts that the ranks are on, as many on each as possible"),
+    INTEGER("nnodes", "N", "1", 1, 4096, "Number of hosts, over which the ranks are divided as evenly as possible"),
     PARALLEL_OPTIONS TEXT("tactics", "[FILE]", NULL,
                           "Only print how states are split over the tensor axis, as lines for a FILE. With "
                           "FILE: plan with these lines instead of the plan's own choice",
@@ -143,12 +143,12 @@ static void print_hosts(const setup *s, const lk_plan *plan)
     host_memory shared = measure_host(s, LK_STATE_SHARED), replicated = measure_host(s, LK_STATE_REPLICATED);
     bool        chosen = lk_plan_state(plan) == LK_STATE_SHARED;
     char        why[256];
-    printf("\nstate      bytes of a rank  bytes in common  bytes of a host of %d ranks\n", replicated.ranks);
+    printf("\nstate       bytes per rank     shared bytes  bytes per host of %d ranks\n", replicated.ranks);
     if (shared.possible)
         printf("%-10s %15zu %16zu %16zu %7.1f MiB%s\n", "shared", shared.rank, shared.common, shared.host,
                (double)shared.host / 1048576, chosen ? ", chosen" : "");
     if (shared.possible && shared.nodes > 1)
-        print_lines("  of the bytes in common, %zu for each of %d memory nodes: parameters and shared buffers\n",
+        print_lines("  of the shared bytes, %zu for each of %d memory nodes: parameters and shared buffers\n",
                     shared.copy, shared.nodes);
     bool split = s->mesh && lk_mesh_extent(s->mesh, LK_AXIS_SHARD) > 1;
     printf("%-10s %15zu %16zu %16zu %7.1f MiB%s\n", split ? "split" : "replicated", replicated.rank, replicated.common,
@@ -397,14 +397,15 @@ const command command_plan = {
     "plan",
     "print the memory of a run, to the byte, before it starts",
     "Takes the options of `lockstep train` and prints the bytes of parameters, gradients, optimizer state, "
-    "activations, workspace, loader and checkpoint staging that the run will use, exactly; for a GPU also the overhead "
-    "of its driver's context and libraries, measured where there is one. A known data set may be missing: then its "
-    "published size is used.\n\nWith -n it prints the memory of one of N ranks, that of a host with all of them, or "
-    "with its part of them (--nnodes), where they share their state and where each has its own (--state), which of the "
-    "two is chosen and why, and a model of a step: every collective, its size, what it overlaps with, and the critical "
-    "path. Of a mesh with other axes than data (--mesh): the bytes of each rank, and what a rank sends along each "
-    "axis.\n\nExamples: lockstep plan --model resnet18 --batch 128; lockstep plan -n 4 --model cnn --measure --link "
-    "1Gbit; lockstep plan --model llama-3.2-1b --dtype bf16 --batch 64 --context 4096 --mesh data=2,shard=8,tensor=4",
+    "activations, workspace, loader and checkpoint staging that the run will use, exactly; for a GPU also the "
+    "overhead of its driver's context and libraries, measured if there is one. A public data set need not be "
+    "downloaded: its published size is used.\n\nWith -n it prints the memory of one of the N ranks; that of a host "
+    "with all of them, or with its share of them (--nnodes), if they share their state and if each has its own "
+    "(--state); which of the two is chosen, and why; and a model of a step: every collective, its size, what it "
+    "overlaps with, and the critical path. For a mesh with axes other than data (--mesh): the bytes of each rank, and "
+    "what a rank sends along each axis.\n\nExamples: lockstep plan --model resnet18 --batch 128; lockstep plan -n 4 "
+    "--model cnn --measure --link 1Gbit; lockstep plan --model llama-3.2-1b --dtype bf16 --batch 64 --context 4096 "
+    "--mesh data=2,shard=8,tensor=4",
     NULL,
     0,
     0,

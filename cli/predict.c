@@ -304,7 +304,7 @@ const command command_predict = {
     "predict",
     "predict classes or numbers with a saved model",
     "Prints for each sample what the model predicts: the most probable class and its probability, or the numbers of a "
-    "regression. Samples are PNG and JPEG files, or those in directories, resized to what the model reads; without "
+    "regression. Samples are PNG and JPEG files, or those in directories, resized to the model's input size; without "
     "them, samples of the files that --data names, or of the test set of the record's data (--split).\n\n"
     "Examples: lockstep predict --load runs/first cat.jpg holiday/ --top 3; lockstep predict --load runs/first --count "
     "5; "

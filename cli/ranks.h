@@ -15,10 +15,12 @@ void ranks_restarted(options *given);
 #define MESH_OPTION                                                                                                 \
     TEXT_SUGGESTED("mesh", "AXES", NULL, "data=|shard=|tensor=|pipeline=|expert=",                                  \
                    "The ranks as named axes with their extents, such as data=2,shard=2,tensor=2; -n 8 alone is "    \
-                   "data=8, and without -n their product is the number of ranks. The last axis joins neighbours. "  \
-                   "data: each rank along it processes its share of every batch. shard: the same, but it has "      \
-                   "only a part of the state. tensor: it computes a part of every large operation. pipeline: it "   \
-                   "has some of the blocks. expert: as data, but it has only a part of the experts", .of = "ranks")
+                   "data=8, and without -n their product is the number of ranks. Ranks along the last axis have "   \
+                   "consecutive numbers. data: each rank along it processes its share of every batch. shard: the "  \
+                   "same, but it has only a part of the state. tensor: it computes a part of every large "          \
+                   "operation. pipeline: it has some of the blocks. expert: as data, but it has only a part of "    \
+                   "the experts",                                                                                   \
+                   .of = "ranks")
 
 /* The options of a command whose ranks any launcher can start. */
 #define RANKS_OF_LAUNCHERS                                                                                           \
@@ -39,7 +41,7 @@ void ranks_restarted(options *given);
 /* How the ranks share a step: the same options for a plan, a benchmark and a run. */
 #define PARALLEL_OPTIONS                                                                                               \
     CHOICE("parallel", "HOW", "data", "data",                                                                          \
-           "Replaced by --mesh: --parallel data -n 8 is --mesh data=8. The next version will not have it"),            \
+           "Replaced by --mesh: --parallel data -n 8 is --mesh data=8. The next version will remove it"),              \
         CHOICE("state", "WHERE", "auto", "auto|shared|replicated",                                                     \
                "Where parameters and optimizer state are kept. shared (CPUs only): one copy for each host, of which "  \
                "each rank updates a slice. replicated: every rank has its own copy. auto: shared where possible. "     \
@@ -47,7 +49,7 @@ void ranks_restarted(options *given);
         FLAG("keep-cores", "With shared state, a rank that waits for others of its host leaves its cores idle "        \
              "instead of lending them to ranks that still compute. The bits are the same"),                            \
         NUMBER("bucket-mib", "X", "25", 0.001, 65536,                                                                  \
-               "MiB of gradients in a bucket, reduced while backward runs; the first bucket has 1"),                   \
+               "MiB of gradients per bucket, reduced while backward runs; the first bucket holds 1 MiB"),              \
         INTEGER("accumulate", "K", "1", 1, 65536,                                                                      \
                 "Gradient accumulation: micro-batches per step and rank; less memory, one synchronisation, the "       \
                 "same result. With --reproducible each must consist of whole leaves",                                  \
@@ -60,21 +62,21 @@ void ranks_restarted(options *given);
                "--reproducible or --dtype f64"),                                                                       \
         FLAG("sync-batchnorm", "Batch norm over the whole batch instead of each rank's share"),                        \
         CHOICE("reproducible", "[layout]", "false", "true|layout|false",                                               \
-               "The same bits with any number of ranks that split the batch: gradients of --leaves parts of it are "   \
+               "The same bits with any number of ranks that split the batch: the gradients of its --leaves parts are " \
                "added in a fixed order. layout: also the same bits in every --mesh, on CPUs: every sum that an axis "  \
                "could split is added in a fixed order, on one rank as well. With --accumulate a micro-batch must "     \
                "consist of whole leaves",                                                                              \
                .without = "true"),                                                                                     \
-        INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks",    \
+        INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of a batch, and the maximum number of ranks",   \
                 .of = "reproducible"),                                                                                 \
         TEXT("stages", "BLOCKS", NULL, "The blocks of each stage along the pipeline axis, such as 0-5,6-11, instead "  \
              "of stages by estimated time and memory; - for a first or last stage without blocks",                     \
              .of = "mesh", .axes = LK_AXIS_PIPELINE),                                                                  \
         CHOICE_LISTED("pipeline-schedule", "NAME", "1f1b", mesh_options_schedule,                                      \
-                      "In which order the stages compute micro-batches. 1f1b: forward of one and backward of "         \
-                      "another in turn. gpipe: forward of all first, with the activations of all. zero-bubble: as "    \
-                      "1f1b, but gradients of weights are computed where a stage would otherwise wait. All give the "  \
-                      "same bits",                                                                                     \
+                      "Order in which the stages compute micro-batches. 1f1b: alternates the forward of one with "     \
+                      "the backward of another. gpipe: all forwards first, which keeps the activations of all. "       \
+                      "zero-bubble: as 1f1b, but gradients of weights are computed where a stage would otherwise "     \
+                      "wait. All give the same bits",                                                                  \
                       .of = "mesh", .axes = LK_AXIS_PIPELINE),                                                         \
         TRAINING_LIST(LK_TRAINER_MESH_OPTIONS) /* ends with a comma */
 

@@ -177,8 +177,8 @@ static void note_layout(const setup *s, const char *name, const options *given, 
         own = options_find(given, promised[i]);
         if (options_chosen(given, promised[i]) && recorded && own && strcmp(recorded, own) != 0)
             print_note(name,
-                       "--%s %s, but %s was trained with --%s %s: the result will differ from that of training from "
-                       "the start with either",
+                       "--%s %s, but %s was trained with --%s %s: the result will differ from that of a whole "
+                       "training run with either",
                        promised[i], own, directory, promised[i], recorded);
     }
 }
@@ -262,7 +262,7 @@ int record_require(const setup *s, const char *name, const options *given, const
     if (s->described || (!model && !data)) return 0;
     find_checkpoint_of(path, directory, sizeof directory);
     if (directory[0]) snprintf(hint, sizeof hint, "; --load %s, its checkpoint, records both", directory);
-    print_error(name, "--load %s holds weights alone: %s missing%s", path,
+    print_error(name, "--load %s contains only weights: %s missing%s", path,
                 !data    ? "--model is"
                 : !model ? "--data is"
                          : "--model and --data are",

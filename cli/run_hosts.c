@@ -155,7 +155,7 @@ int run_read_hosts(const options *given, lk_launch_config *config, char *host)
         return user_error("several hosts need --node-rank on each, with any --rdzv-backend: 0 on the host at "
                           "--rdzv-endpoint or --master-addr");
     if (!config->master_address)
-        return user_error("several hosts need --master-addr or --rdzv-endpoint: the address of node 0");
+        return user_error("several hosts need --master-addr or --rdzv-endpoint: the address of host 0");
     if (options_given(given, "master-port") && !config->master_port)
         return user_error(
             "--master-port 0: the other hosts cannot know it; give a number (a free port is chosen only for one "

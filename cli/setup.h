@@ -17,9 +17,9 @@
             "model", "NAME", "cnn", "mlp|cnn|resnet18|resnet20|" TRANSFORMER_NAMES,                                    \
             "mlp: fc1, relu, fc2. cnn: SimpleCNN of the PyTorch tutorials. resnet18: torchvision's. resnet20: for "    \
             "small images. gpt, llama, encoder: GPT-2, Llama and BERT with the sizes below; gpt2 and so on: with "     \
-            "those of the published models. A file: a config.json of Hugging Face, or your own, a shared object "      \
-            "with LK_EXPORT_MODEL of lockstep/model.h. Default: that of the checkpoint or of the config.json in "      \
-            "the directory with the weights, else cnn",                                                                \
+            "those of the published models. A file: a config.json of Hugging Face, or your own model, a shared "       \
+            "object with LK_EXPORT_MODEL of lockstep/model.h. Default: the model of the checkpoint, or of "            \
+            "config.json in the directory with the weights, else cnn",                                                 \
             .flags = OPTION_FIXED),                                                                                    \
         TRANSFORMER_OPTIONS,                                                                                           \
         INTEGER("hidden", "N", "128", 1, 1e6,                                                                          \
@@ -39,7 +39,7 @@
                "Precision. Narrower than f32, it is mixed: weights and activations in that type; master weights, "     \
                "optimizer, gradients and sums in f32. f64 is for numerical checks"),                                   \
         CHOICE_LISTED("matmul-precision", "WHICH", "highest", precision_of_products,                                   \
-                      "Products of f32 on CPUs, of linear layers, matmul and experts. bf16: their operands are "       \
+                      "Matrix products of f32 on CPUs, in linear layers, matmul and experts. bf16: operands are "      \
                       "rounded to bf16, but sums and results are f32, as with PyTorch's "                              \
                       "set_float32_matmul_precision(\"medium\"); convolutions and attention stay in f32")
 

@@ -49,7 +49,7 @@ void straggler_note(const setup *s, const char *name, const straggler *w)
     double block = w->seconds * parts / (parts + stages - 1) / fmax(blocks, 1), less = fmin(block, w->late - block);
     if (blocks >= 2 && less > 0)
         snprintf(gain, sizeof gain,
-                 ": moving one of its %d blocks to a stage beside it (--stages) would gain about %.1f ms", blocks,
+                 ": moving one of its %d blocks to a neighbouring stage (--stages) would gain about %.1f ms", blocks,
                  1e3 * less);
     else if (blocks >= 2)
         snprintf(gain, sizeof gain, ": moving one of its %d blocks would make another stage the slowest", blocks);

@@ -48,8 +48,8 @@ int data_tokenize(const options *given)
     const char             *type = options_text(given, "type"), *missing = NULL;
     progress                bar = {.what = "tokenize"};
     if (!options_text(given, "tokenizer"))
-        missing = "--tokenizer is missing: byte, char, a tokenizer.json or its directory";
-    if (!options_text(given, "out")) missing = "--out is missing: the file to write the tokens to";
+        missing = "--tokenizer is missing: expected byte, char, a tokenizer.json or its directory";
+    if (!options_text(given, "out")) missing = "--out is missing: expected the file to write the tokens to";
     if (missing) {
         print_error("data", "%s", missing);
         return EXIT_USER_ERROR;

@@ -33,8 +33,8 @@
 
 /* A row of those that plan memory. */
 #define MEMORY_OPTION                                                                                                  \
-    TEXT("memory", "SIZE", NULL, "transformers: recompute as few blocks as fit a rank's run into SIZE, such as 4GiB; " \
-         "`lockstep plan` prints how many")
+    TEXT("memory", "SIZE", NULL, "transformers: recompute the fewest blocks with which a rank fits into SIZE, "        \
+         "such as 4GiB; `lockstep plan` prints how many")
 
 /* A transformer as a command uses it. */
 typedef struct transformer {

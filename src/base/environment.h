@@ -17,10 +17,10 @@
     X(LOCKSTEP_THREADS, SETTINGS, INTEGER, 1, 256,                                                                     \
       "compute threads of a process; default: the cores that it may use, divided by the ranks of its host")            \
     X(LOCKSTEP_DEVICE, SETTINGS, TEXT, 0, 0,                                                                           \
-      "the device where neither --device nor the program chooses one: auto, cpu, cuda or cuda:N")                      \
+      "the device if neither --device nor the program chooses one: auto, cpu, cuda or cuda:N")                         \
     X(LOCKSTEP_ISA, SETTINGS, TEXT, 0, 0,                                                                              \
       "instruction set of the CPU kernels, unless the program chooses one; `lockstep info` lists them")                \
-    X(LOCKSTEP_DATA, SETTINGS, PATH, 0, 0, "the directory of public data sets, each in a folder with its name")          \
+    X(LOCKSTEP_DATA, SETTINGS, PATH, 0, 0, "the directory of public data sets, each in a folder with its name")        \
     X(LOCKSTEP_MODULES, SETTINGS, PATH, 0, 0, "the directory of the modules for CUDA and MPI")                         \
     X(LOCKSTEP_TOKEN_FILE, SETTINGS, PATH, 0, 0,                                                                       \
       "the file with the job's token, by which ranks of several hosts authenticate")                                   \
@@ -33,18 +33,18 @@
     X(LOCKSTEP_TF32, SETTINGS, FLAG, 0, 0, "products of f32 on GPUs may use TF32, as --tf32")                          \
     X(LOCKSTEP_DEVICE_SYNC, SETTINGS, FLAG, 0, 0, "wait for the GPU after each instruction, as --device-sync")         \
     X(LOCKSTEP_CHECK_OPERATIONS, SETTINGS, FLAG, 0, 1, "check the user's operations while they run")                   \
-    X(LOCKSTEP_NO_DEADLINES, SETTINGS, FLAG, 0, 1, "waits for other ranks never time out, for debugging")                     \
+    X(LOCKSTEP_NO_DEADLINES, SETTINGS, FLAG, 0, 1, "waits for other ranks never time out, for debugging")              \
     X(RANK, JOB, INTEGER, 0, 0, "number of this rank, as torchrun sets it")                                            \
     X(WORLD_SIZE, JOB, INTEGER, 0, 0, "number of ranks")                                                               \
     X(LOCAL_RANK, JOB, INTEGER, 0, 0, "number of this rank on its host")                                               \
     X(LOCAL_WORLD_SIZE, JOB, INTEGER, 0, 0, "number of ranks on this host")                                            \
     X(GROUP_WORLD_SIZE, JOB, INTEGER, 0, 0, "number of hosts")                                                         \
     X(MASTER_ADDR, JOB, TEXT, 0, 0, "address of rank 0's host")                                                        \
-    X(MASTER_PORT, JOB, TEXT, 0, 0, "port of rank 0; on one host only a name of the job")                              \
-    X(TORCHELASTIC_RUN_ID, JOB, TEXT, 0, 0, "the job's id, set by torchrun and `lockstep run`")                            \
-    X(TORCHELASTIC_RESTART_COUNT, JOB, INTEGER, 0, 0, "how many times the ranks have been restarted")                   \
+    X(MASTER_PORT, JOB, TEXT, 0, 0, "port of rank 0; on one host it only names the job")                               \
+    X(TORCHELASTIC_RUN_ID, JOB, TEXT, 0, 0, "the job's id, set by torchrun and `lockstep run`")                        \
+    X(TORCHELASTIC_RESTART_COUNT, JOB, INTEGER, 0, 0, "how many times the ranks have been restarted")                  \
     X(TORCHELASTIC_USE_AGENT_STORE, JOB, TEXT, 0, 0, "True: the launcher itself uses MASTER_PORT")                     \
-    X(LOCKSTEP_JOB, JOB, TEXT, 0, 0, "the job's id; a job inside a job has OUTER.INNER")                               \
+    X(LOCKSTEP_JOB, JOB, TEXT, 0, 0, "the job's id; a nested job's id is OUTER.INNER")                                 \
     X(LOCKSTEP_CORES, JOB, TEXT, 0, 0, "the cores of Lockstep's threads, such as 0-3,8")                               \
     X(LOCKSTEP_FLIGHT_RECORDER, JOB, PATH, 0, 0,                                                                       \
       "file in which a rank records its latest operation, for the launcher's report")                                  \
@@ -53,51 +53,51 @@
     X(LOCKSTEP_TERMINAL, JOB, INTEGER, 1, 1e6, "columns of the terminal that the launcher writes to")                  \
     X(LOCKSTEP_STARTED_RANKS, JOB, FLAG, 0, 0,                                                                         \
       "the ranks were started by -n of the same command, which has printed its notes")                                 \
-    X(LOCKSTEP_BENCH_EXEC, JOB, TEXT, 0, 0, "when `lockstep bench` started, to measure the time to its first step")        \
-    X(OMPI_COMM_WORLD_RANK, JOB, INTEGER, 0, 0, "rank, of Open MPI")                                                   \
-    X(OMPI_COMM_WORLD_SIZE, JOB, INTEGER, 0, 0, "number of ranks (Open MPI)")                                        \
-    X(OMPI_COMM_WORLD_LOCAL_RANK, JOB, INTEGER, 0, 0, "rank on this host (Open MPI)")                                \
-    X(OMPI_COMM_WORLD_LOCAL_SIZE, JOB, INTEGER, 0, 0, "ranks on this host (Open MPI)")                               \
-    X(PMI_RANK, JOB, INTEGER, 0, 0, "rank, of MPICH and PMI")                                                          \
-    X(PMI_SIZE, JOB, INTEGER, 0, 0, "number of ranks (MPICH and PMI)")                                               \
-    X(MPI_LOCALRANKID, JOB, INTEGER, 0, 0, "rank on this host (MPICH)")                                              \
-    X(MPI_LOCALNRANKS, JOB, INTEGER, 0, 0, "ranks on this host (MPICH)")                                             \
+    X(LOCKSTEP_BENCH_EXEC, JOB, TEXT, 0, 0, "when `lockstep bench` started, to measure the time to its first step")    \
+    X(OMPI_COMM_WORLD_RANK, JOB, INTEGER, 0, 0, "rank (Open MPI)")                                                     \
+    X(OMPI_COMM_WORLD_SIZE, JOB, INTEGER, 0, 0, "number of ranks (Open MPI)")                                          \
+    X(OMPI_COMM_WORLD_LOCAL_RANK, JOB, INTEGER, 0, 0, "rank on this host (Open MPI)")                                  \
+    X(OMPI_COMM_WORLD_LOCAL_SIZE, JOB, INTEGER, 0, 0, "ranks on this host (Open MPI)")                                 \
+    X(PMI_RANK, JOB, INTEGER, 0, 0, "rank (MPICH and PMI)")                                                            \
+    X(PMI_SIZE, JOB, INTEGER, 0, 0, "number of ranks (MPICH and PMI)")                                                 \
+    X(MPI_LOCALRANKID, JOB, INTEGER, 0, 0, "rank on this host (MPICH)")                                                \
+    X(MPI_LOCALNRANKS, JOB, INTEGER, 0, 0, "ranks on this host (MPICH)")                                               \
     X(HYDI_CONTROL_FD, JOB, TEXT, 0, 0, "set: MPICH's mpiexec started this process")                                   \
-    X(PMIX_RANK, JOB, INTEGER, 0, 0, "rank, of PMIx")                                                                  \
-    X(SLURM_PROCID, JOB, INTEGER, 0, 0, "rank, of srun")                                                               \
-    X(SLURM_LOCALID, JOB, INTEGER, 0, 0, "rank on this host (srun)")                                                 \
-    X(SLURM_NTASKS_PER_NODE, JOB, INTEGER, 0, 0, "ranks on each host (sbatch)")                                      \
-    X(SLURM_STEP_NUM_TASKS, JOB, INTEGER, 0, 0, "number of ranks, of srun")                                            \
-    X(SLURM_STEP_TASKS_PER_NODE, JOB, TEXT, 0, 0, "ranks on each host (srun)")                                       \
-    X(SLURM_RESTART_COUNT, JOB, INTEGER, 0, 0, "how many times Slurm has restarted the job")                            \
-    X(OMP_NUM_THREADS, SYSTEM, TEXT, 0, 0, "`lockstep run` keeps a number that is set, and sets it otherwise")         \
+    X(PMIX_RANK, JOB, INTEGER, 0, 0, "rank (PMIx)")                                                                    \
+    X(SLURM_PROCID, JOB, INTEGER, 0, 0, "rank (srun)")                                                                 \
+    X(SLURM_LOCALID, JOB, INTEGER, 0, 0, "rank on this host (srun)")                                                   \
+    X(SLURM_NTASKS_PER_NODE, JOB, INTEGER, 0, 0, "ranks on each host (sbatch)")                                        \
+    X(SLURM_STEP_NUM_TASKS, JOB, INTEGER, 0, 0, "number of ranks (srun)")                                              \
+    X(SLURM_STEP_TASKS_PER_NODE, JOB, TEXT, 0, 0, "ranks on each host (srun)")                                         \
+    X(SLURM_RESTART_COUNT, JOB, INTEGER, 0, 0, "how many times Slurm has restarted the job")                           \
+    X(OMP_NUM_THREADS, SYSTEM, TEXT, 0, 0, "`lockstep run` sets it if it is unset")                                    \
     X(CUDA_VISIBLE_DEVICES, SYSTEM, TEXT, 0, 0, "the GPUs that a process may use; `lockstep run` counts them")         \
     X(CUDA_MPS_PIPE_DIRECTORY, SYSTEM, PATH, 0, 0, "directory of the NVIDIA MPS daemon's pipes")                       \
-    X(TORCH_NCCL_ASYNC_ERROR_HANDLING, SYSTEM, TEXT, 0, 0, "`lockstep run` sets 1 for PyTorch where it is not set")    \
+    X(TORCH_NCCL_ASYNC_ERROR_HANDLING, SYSTEM, TEXT, 0, 0, "`lockstep run` sets it to 1 for PyTorch if it is unset")   \
     X(TORCH_ELASTIC_SHUTDOWN_TIMEOUT, SYSTEM, NUMBER, 0, 0,                                                            \
       "seconds that `lockstep run` gives ranks to end, as torchrun")                                                   \
     X(TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, SYSTEM, TEXT, 0, 0, "prefix of the ranks' lines, as for torchrun")        \
-    X(HOME, SYSTEM, PATH, 0, 0, "where .cache/lockstep is")                                                            \
+    X(HOME, SYSTEM, PATH, 0, 0, "the directory that contains .cache/lockstep")                                         \
     X(XDG_CACHE_HOME, SYSTEM, PATH, 0, 0, "the directory of caches, instead of ~/.cache")                              \
     X(TMPDIR, SYSTEM, PATH, 0, 0, "the directory of temporary files")                                                  \
     X(PATH, SYSTEM, TEXT, 0, 0, "where `lockstep run --hosts` finds the program")                                      \
-    X(TERM, SYSTEM, TEXT, 0, 0, "dumb: no progress line that moves, no pager")                                         \
+    X(TERM, SYSTEM, TEXT, 0, 0, "dumb: no live progress line, no pager")                                               \
     X(NO_COLOR, SYSTEM, TEXT, 0, 0, "set: no colours")                                                                 \
     X(PAGER, SYSTEM, TEXT, 0, 0, "the program that shows long help; default: less")                                    \
     X(LOCKSTEP_VERIFY_SCHEDULE, CHECKS, FLAG, 0, 0, "verify the schedule of each program when it is created")          \
-    X(LOCKSTEP_DIGESTS, CHECKS, PATH, 0, 0, "CPUs: write digests of all values to this file, with .RANK behind it")    \
-    X(LOCKSTEP_HOST_ID, CHECKS, TEXT, 0, 0, "processes with different ones count as on different hosts")               \
+    X(LOCKSTEP_DIGESTS, CHECKS, PATH, 0, 0, "CPUs: write digests of all values to this file, with .RANK appended")     \
+    X(LOCKSTEP_HOST_ID, CHECKS, TEXT, 0, 0, "processes with different values are treated as being on different hosts") \
     X(LOCKSTEP_MEMORY_NODES, CHECKS, INTEGER, 1, 1024, "divides the ranks of a host into this many memory nodes")      \
-    X(LOCKSTEP_CUDA_PLAIN, CHECKS, FLAG, 0, 0, "GPUs: built-in kernels only, without libraries")                   \
+    X(LOCKSTEP_CUDA_PLAIN, CHECKS, FLAG, 0, 0, "GPUs: built-in kernels only, without libraries")                       \
     X(LOCKSTEP_CUDA_ANY_ORDER, CHECKS, FLAG, 0, 0,                                                                     \
       "GPUs: libraries may add in any order: results differ from run to run")                                          \
     X(LOCKSTEP_CUDA_MEASURE, CHECKS, FLAG, 0, 0, "0: GPUs choose algorithms without measuring them")                   \
     X(LOCKSTEP_CUDA_TUNING_SECONDS, CHECKS, NUMBER, 0, 1e6,                                                            \
       "GPUs: seconds that a start may spend on autotuning (default 3); if set, shapes skipped earlier are tuned too")  \
-    X(LOCKSTEP_CUDA_OVERLAP, CHECKS, FLAG, 0, 0, "0: a kernel starts only after the previous one has finished")                  \
+    X(LOCKSTEP_CUDA_OVERLAP, CHECKS, FLAG, 0, 0, "0: a kernel starts only after the previous one has finished")        \
     X(LOCKSTEP_CUDA_LAUNCH_GROUPS, CHECKS, FLAG, 0, 0, "0: each kernel has its own launch")                            \
     X(LOCKSTEP_CUDA_TOGETHER, CHECKS, FLAG, 0, 0, "replaced by LOCKSTEP_CUDA_LAUNCH_GROUPS")                           \
-    X(LOCKSTEP_CUDA_CUPTI, CHECKS, FLAG, 0, 0, "0: traces of GPUs do not use CUPTI")                                      \
+    X(LOCKSTEP_CUDA_CUPTI, CHECKS, FLAG, 0, 0, "0: traces of GPUs do not use CUPTI")                                   \
     X(LOCKSTEP_CUDA_TENSOR, CHECKS, FLAG, 0, 0, "1: the emulated GPU has tensor cores, which is slow")
 
 typedef enum lk__environment_id {

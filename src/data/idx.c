@@ -229,7 +229,7 @@ static lk_status open_idx(lk_context *context, const lk__data_request *request, 
     *dataset = NULL;
     lk_status status = lk__path_pair(context, example, request->rest, files);
     if (status < 0) return status;
-    if (!files[1][0]) return lk__fail(context, LK_EINVAL, "idx needs a file of labels too, as in %s", example);
+    if (!files[1][0]) return lk__fail(context, LK_EINVAL, "idx also needs a label file, as in %s", example);
     if (request->split == LK_SPLIT_TEST && options->holdout == 0) return LK_END;
     const lk_field *label = lk__expected_field(options, "label");
     lk__labels      known;

@@ -28,6 +28,5 @@ lk_status lk__path_pair(lk_context *context, const char *example, const char *te
         if (!comma) return LK_OK;
         if (comma[1] && !strchr(comma + 1, ',') && lk__path(paths[1], "%s", comma + 1)) return LK_OK;
     }
-    return lk__fail(context, LK_EINVAL, "the name of the data must include its files, as in %s (not \"%s\")", example,
-                    text ? text : "");
+    return lk__fail(context, LK_EINVAL, "expected file names, as in %s (not \"%s\")", example, text ? text : "");
 }

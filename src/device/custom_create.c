@@ -25,8 +25,9 @@ static const char *find_mistake(const lk_operation *o)
     if (!outputs) return "outputs is out of range: an operation has 1 to 4";
     if (!o->shape || !o->forward) return "it needs the callbacks shape and forward";
     if ((o->optional | o->no_gradient | o->unread_inputs) & ~inputs)
-        return "optional, no_gradient or unread_inputs names an input that it does not have";
-    if ((o->saved_outputs | o->sums) & ~outputs) return "saved_outputs or sums names an output that it does not have";
+        return "optional, no_gradient or unread_inputs names an input that the operation does not have";
+    if ((o->saved_outputs | o->sums) & ~outputs)
+        return "saved_outputs or sums names an output that the operation does not have";
     if (o->attributes_bytes && !o->attributes) return "attributes is NULL, but attributes_bytes is not 0";
     if (o->device && strcmp(o->device, "cpu") != 0)
         return "its device is not \"cpu\", the only one on which users' operations run";

@@ -109,7 +109,7 @@ static lk_status open_entry(lk_context *c, const lk__device_entry *e, const char
     char why[WHY], *end;
     long n = number ? strtol(number, &end, 10) : -1;
     if (number && (*number < '0' || *number > '9' || *end || n > 1023))
-        return lk__fail(c, LK_EINVAL, "device \"%.40s\": a GPU number must follow, as in %s:0", name, e->name);
+        return lk__fail(c, LK_EINVAL, "device \"%.40s\": expected a GPU number, as in %s:0", name, e->name);
     const lk__device_backend *backend = e->load(c);
     if (!backend) return LK_EUNSUPPORTED;
     if (!plans_only && !is_usable(e, why)) return lk__fail(c, LK_EUNSUPPORTED, "device %.40s: %s", name, why);

@@ -294,7 +294,7 @@ double lk__cost_pipeline(const lk_plan *p, const lk_rates *r, double own, const 
     for (int i = 0; i < e.shape.stages; i++) print_stage(&e, i, o);
     lk__cost_print(
         o,
-        "  all micro-batches pass the stages in %.3f ms: %.3f ms of work, %.3f ms (%.1f %%) in which a stage "
+        "  all micro-batches pass through the stages in %.3f ms: %.3f ms of work, %.3f ms (%.1f %%) in which a stage "
         "waits for the first and last micro-batches, %.3f ms (%.1f %%) because stages are unequal\n",
         1e3 * seconds, 1e3 * work, 1e3 * (equal - work), 100 * (equal - work) / seconds, 1e3 * fmax(0, seconds - equal),
         100 * fmax(0, seconds - equal) / seconds);

@@ -125,7 +125,8 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
             p->context, LK_EINVAL,
             "ranks that share their state do not keep gradients: read them before LK_UPDATE, after LK_SYNC");
     if (p->shard && !p->progress.synced)
-        return lk__fail(p->context, LK_EINVAL, "the ranks have slices of the gradients' sum: read them after LK_SYNC");
+        return lk__fail(p->context, LK_EINVAL,
+                        "each rank keeps only its slice of the summed gradients: read gradients after LK_SYNC");
     int    state = lk__find_state(p->plan->graph, parameter);
     size_t local = lk__plan_gradient_bytes(p->plan, (size_t)state);
     if (!lk__gradient_is_part(p, state)) return read_part(p, state, data);
@@ -223,7 +224,7 @@ lk_status lk_program_gradient_weight(lk_program *p, double weight)
     if (status < 0 || (status = check_pending(p)) < 0) return status;
     if (!p->progress.synced)
         return lk__fail(p->context, LK_EINVAL,
-                        "run LK_SYNC first: it would add this weight to those of the other ranks");
+                        "set the weight after LK_SYNC, which would otherwise add it to the weights of the other ranks");
     if (!(weight > 0) || !isfinite(weight))
         return lk__fail(p->context, LK_EINVAL, "gradients are divided by a weight above 0, not by %g", weight);
     p->progress.weight = weight;

@@ -44,9 +44,10 @@ static lk_status begin_backward(lk_program *p, const lk__schedule_run *run)
                         p->progress.overwritten ? "after LK_EVALUATE, which has overwritten what it reads"
                                                 : "without its LK_FORWARD");
     if (!d->several && p->progress.no_sync)
-        return lk__fail(p->context, LK_EINVAL,
-                        "lk_program_no_sync accumulates gradients, but the plan holds one set of them: plan it with "
-                        "micro_batches above 1");
+        return lk__fail(
+            p->context, LK_EINVAL,
+            "lk_program_no_sync accumulates gradients, but the plan has memory for only one set of gradients: "
+            "plan with micro_batches above 1");
     /* its gradients are in flight */
     if (p->comm && d->by_hand && !p->progress.synced && p->progress.pending && p->progress.sent) {
         if (d->several)

@@ -236,9 +236,10 @@ static void keep_common(const lk_plan *plan, lk__plan_order_list *order)
 static lk_status compare_order(lk_program *p, lk_comm *comm, const lk__plan_order_list *order)
 {
     int       different = -1;
-    described lines = {p->context, comm, order, order_line,
-                       "the ranks would not run their collectives in the same order, and would wait for each other or "
-                       "add what does not belong together; they first differ in"};
+    described lines = {
+        p->context, comm, order, order_line,
+        "the ranks would not run their collectives in the same order, and would deadlock or add unrelated "
+        "values; they first differ in"};
     lk_status status = lk__find_different(p->context, comm, hash_lines(&lines, 0, SIZE_MAX), &different);
     return status >= 0 && different >= 0 ? report_lines(&lines) : status;
 }

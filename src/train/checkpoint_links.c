@@ -51,7 +51,7 @@ static lk_status check_link(lk_context *c, const char *directory, const char *na
     if (fd >= 0) close(fd);
     if (allowed) return LK_OK;
     return lk__fail(c, LK_EINVAL,
-                    "%s is not a link that a save made, and saving would replace it; move it, or save into another "
+                    "%s is not a link created by a save, and saving would replace it; move it, or save into another "
                     "directory",
                     path);
 }
@@ -98,7 +98,7 @@ static lk_status link_newest(lk__train_saver *s, int directory, const char *path
         return lk__fail(s->context, LK_EIO, "cannot create the link %s/%s: %s", path, name, strerror(error));
     if (!s->links_reported)
         lk__log(s->context, LK_LOG_WARNING,
-                "%s/%s is not a link that a save made: it stays as it is, and the newest checkpoint is %s/%s", path,
+                "%s/%s is not a link created by a save: it is left unchanged, and the newest checkpoint is %s/%s", path,
                 name, path, step);
     s->links_reported = true;
     return LK_OK;

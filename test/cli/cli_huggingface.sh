@@ -110,7 +110,7 @@ expect 2 'names the shard "model-1.safetensors", but there is no such file' "$lo
 
 for file in config.json generation_config.json tokenizer.json tokenizer_config.json; do
     rm -rf own && mkdir own && echo mine > own/$file
-    expect 2 "own/$file is not a link that a save made" "$lockstep" train $small --steps 1 --save own -n 2
+    expect 2 "own/$file is not a link created by a save" "$lockstep" train $small --steps 1 --save own -n 2
     [ "$(ls -A own)" = "$file" ] && [ "$(cat own/$file)" = mine ] || complain "a run changed own/$file"
 done
 exit $((wrong > 0))

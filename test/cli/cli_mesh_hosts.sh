@@ -66,6 +66,6 @@ grep -q 'gathered once for 4 ranks of a host' out.txt || complain "shard=4,exper
 hosts 3 2 - shard=3
 # On hosts of 4 and of 2 ranks, groups of 3 are within hosts in neither order.
 hosts 6 4 shard shard=3,expert=2
-grep -q 'crosses hosts of 4 ranks: give it a number of ranks that divides those of a host' out.txt ||
+grep -q 'crosses hosts of 4 ranks: give it a number of ranks that divides the number of ranks per host' out.txt ||
     complain "$(cat out.txt)"
 exit $((wrong > 0))

@@ -281,7 +281,7 @@ expect 0 "skipping a checkpoint: run/step-00000003/state.json is damaged" "$lock
 # A file of the user's own in the directory is not replaced.
 mkdir own
 echo "my best model" > own/model.safetensors
-expect 2 "own/model.safetensors is not a link that a save made" "$lockstep" train $small --save own
+expect 2 "own/model.safetensors is not a link created by a save" "$lockstep" train $small --save own
 [ "$(cat own/model.safetensors)" = "my best model" ] || complain "overwrote the user's model"
 
 # Two runs that save to one directory: the second fails and names the first; readers are not affected.

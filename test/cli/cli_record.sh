@@ -130,11 +130,11 @@ cp -L run/model.safetensors alone.safetensors
 expect 0 "" "$lockstep" eval --load alone.safetensors $mlp --threads 1 --json
 [ "$explicit" = "$(cat out.txt)" ] || complain "eval of the weights alone: $(cat out.txt)"
 for command in eval predict; do
-    expect 2 "^lockstep $command: --load alone.safetensors holds weights alone: --model and --data are missing$" \
+    expect 2 "^lockstep $command: --load alone.safetensors contains only weights: --model and --data are missing$" \
         "$lockstep" $command --load alone.safetensors
-    expect 2 "^lockstep $command: --load alone.safetensors holds weights alone: --data is missing$" "$lockstep" \
+    expect 2 "^lockstep $command: --load alone.safetensors contains only weights: --data is missing$" "$lockstep" \
         $command --load alone.safetensors --model mlp
-    expect 2 "^lockstep $command: --load alone.safetensors holds weights alone: --model is missing$" "$lockstep" \
+    expect 2 "^lockstep $command: --load alone.safetensors contains only weights: --model is missing$" "$lockstep" \
         $command --load alone.safetensors --data synthetic
     expect 2 "--model and --data are missing; --load run, its checkpoint, records both$" "$lockstep" $command --load \
         run/model.safetensors

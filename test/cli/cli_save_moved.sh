@@ -44,7 +44,7 @@ status=0
 # A file that takes the place of a link stays, and the run goes on.
 echo mine > file
 mv file run/model.safetensors
-wait_for grep -q 'run/model.safetensors is not a link that a save made: it stays' out
+wait_for grep -q 'run/model.safetensors is not a link created by a save: it is left' out
 step=$(readlink run/state.json)
 wait_for bash -c "test \"\$(readlink run/state.json)\" != $step"
 kill -TERM "$job"

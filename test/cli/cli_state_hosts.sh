@@ -92,7 +92,7 @@ refuse "are on hosts with different numbers of ranks" 3 2 --model mlp --steps 1 
 plan() { "$LOCKSTEP" plan --model mlp --batch 24 "$@" > out.txt 2>&1 || fail "plan $*"; }
 plan -n 8 --nnodes 2
 says "^the state is shared by the 4 ranks of each of 2 hosts"
-says "bytes of a host of 4 ranks"
+says "bytes per host of 4 ranks"
 says "reduce_scatter on every host, then all_reduce of the slices between hosts"
 plan -n 8 --nnodes 2 --sections
 says "reduce_scatter sum over ranks, group data by host, parts 4(bucket0)"

@@ -103,7 +103,7 @@ static void ranks_of_another_job_are_refused(void)
     CHECK(many[0].status == LK_OK && many[4].status == LK_OK, "%s %s", many[0].text, many[4].text);
     int first = many[1].status == LK_OK ? 1 : 2, second = 3 - first;
     CHECK(many[first].status == LK_OK && many[second].status == LK_EMISMATCH &&
-              strstr(many[second].text, "has joined already"),
+              strstr(many[second].text, "has already joined"),
           "%s", many[second].text);
 }
 

@@ -209,7 +209,7 @@ static void names_that_are_no_tokenizer_are_refused(void)
     CHECK_FAILS(context, lk_tokenizer_open(context, scratch("missing"), &t), LK_ENOENT, "unknown tokenizer \"",
                 "/missing\": use byte, a tokenizer.json, or a directory that has one");
     CHECK(!t);
-    CHECK_FAILS(context, lk_tokenizer_open(context, "char", &t), LK_ENOENT, "char needs the text");
+    CHECK_FAILS(context, lk_tokenizer_open(context, "char", &t), LK_ENOENT, "char is built from a text");
     CHECK_FAILS(context, lk_tokenizer_open(context, directory, &t), LK_ENOENT, directory, "has no tokenizer.json");
     CHECK_FAILS(context, lk_tokenizer_open(context, "/dev/null", &t), LK_EFORMAT, "/dev/null is a device");
     free(directory);

@@ -463,9 +463,9 @@ static void invalid_operations_and_operands_are_refused(void)
     o = centre, o.forward = NULL;
     refused(&o, 1, "centre: it needs the callbacks shape and forward");
     o = centre, o.optional = 2;
-    refused(&o, 1, "names an input that it does not have");
+    refused(&o, 1, "names an input that the operation does not have");
     o = centre, o.sums = 2;
-    refused(&o, 1, "names an output that it does not have");
+    refused(&o, 1, "names an output that the operation does not have");
     o = centre, o.attributes_bytes = 4;
     refused(&o, 1, "attributes is NULL");
     o = centre, o.device = "cuda";

@@ -384,7 +384,7 @@ def check_command(config):
     command(*TRAIN, "--model", "unknown.json", *data, fails='"architectures" is ["MambaForCausalLM"]')
     command(*TRAIN, "--model", "other.json", "--init", "hub", *data, fails="it belongs to a different model")
     command(*TRAIN, "--model", "hub/config.json", "--save", "own", *data,
-            fails="own/tokenizer.json is not a link that a save made")
+            fails="own/tokenizer.json is not a link created by a save")
     assert os.listdir("own") == ["tokenizer.json"]
     os.remove("hub/" + sorted(f for f in os.listdir("hub") if f.endswith(".safetensors"))[1])
     command(*TRAIN, "--model", "hub/config.json", "--init", "hub", *data, fails="but there is no such file")

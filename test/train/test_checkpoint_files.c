@@ -93,7 +93,7 @@ static void files_of_the_user_are_refused_and_stay(void)
         shell(commands[i]);
         shell("ls -lAR user > before");
         CHECK(lk_checkpoint_check_files(r.context, in_root("user"), files, FILES) == LK_EINVAL &&
-                  strstr(lk_context_error(r.context), "not a link that a save made"),
+                  strstr(lk_context_error(r.context), "not a link created by a save"),
               "%s: %s", commands[i], lk_context_error(r.context));
         CHECK(save_with(&r, "user", 4, 2, files, FILES) == LK_EINVAL, "%s", commands[i]);
         shell("ls -lAR user > after && cmp before after");

@@ -357,7 +357,7 @@ static void a_file_of_the_user_in_place_of_a_link_stays(void)
     CHECK(write_step(&w, "own", 1) == LK_OK && write_step(&w, "own", 2) == LK_OK);
     shell("echo mine > mine.txt && mv mine.txt own/model.safetensors");
     for (int i = 3; i < 5; i++) CHECK(write_step(&w, "own", i) == LK_OK, "%s", lk_context_error(w.rig.context));
-    CHECK(w.rig.warnings == 1 && strstr(w.rig.warning, "own/model.safetensors is not a link that a save made"),
+    CHECK(w.rig.warnings == 1 && strstr(w.rig.warning, "own/model.safetensors is not a link created by a save"),
           "%d warnings, \"%s\"", w.rig.warnings, w.rig.warning);
     FILE *file = fopen(in_root("own/model.safetensors"), "r");
     CHECK(file && fgets(text, sizeof text, file) && strcmp(text, "mine\n") == 0, "it was replaced: \"%s\"", text);

@@ -194,14 +194,15 @@ static void other_models_are_refused_by_key_and_value(void)
         {LLAMA "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
          "\"full_attention\" is {\"rope_type\": \"default\"}: rotary positions that differ between layers"},
         {LLAMA "\"rope_theta\": 70.0, \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 50}}",
-         "\"rope_theta\" is 70.0: it is 50 in \"rope_parameters\"; versions of transformers disagree"},
+         "\"rope_theta\" is 70.0: it is 50 in \"rope_parameters\"; versions of transformers read such a file "
+         "differently"},
         {GPT "\"scale_attn_weights\": null}", "\"scale_attn_weights\" is null: expected a value"},
         {GPT "\"tie_word_embeddings\": null}", "\"tie_word_embeddings\" is null: expected a value"},
         {BERT "\"position_embedding_type\": null}", "\"position_embedding_type\" is null: only \"absolute\""},
         {LLAMA "\"partial_rotary_factor\": 0.5}", "\"partial_rotary_factor\" is 0.5: only 1"},
         {LLAMA "\"original_max_position_embeddings\": 8, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
                "\"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 16}}",
-         "\"original_max_position_embeddings\" is 8: it is 16 beside"},
+         "\"original_max_position_embeddings\" is 8: it is 16 next to"},
         {QWEN "\"mlp_only_layers\": [1]}", "\"mlp_only_layers\" is [1]: layers without experts"},
         {QWEN "\"decoder_sparse_step\": 2}", "\"decoder_sparse_step\" is 2: layers without experts"},
         {QWEN "\"num_experts_per_tok\": 129}", "qwen3_moe: 129 experts per token, but there are 128"},

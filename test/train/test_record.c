@@ -191,7 +191,7 @@ static void the_record_does_not_change_the_weights_file(void)
     config.files = &(lk_checkpoint_file){"config.json", "{}", 2};
     config.files_count = 1;
     CHECK(train(c, &config) == LK_EINVAL &&
-              strstr(lk_context_error(c), "own/config.json is not a link that a save made"),
+              strstr(lk_context_error(c), "own/config.json is not a link created by a save"),
           "%s", lk_context_error(c));
     shell("[ \"$(ls own)\" = config.json ]");
     config.files = &(lk_checkpoint_file){"../config.json", "{}", 2};

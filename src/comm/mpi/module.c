@@ -63,7 +63,7 @@ static int start_once(char *text)
 {
     int initialised = 0, finalised = 0, level = 0, found = 0, *most = NULL;
     MPI_Finalized(&finalised);
-    if (finalised) return set_error(text, "the program has finalised MPI already", MPI_SUCCESS);
+    if (finalised) return set_error(text, "the program has already finalised MPI", MPI_SUCCESS);
     MPI_Initialized(&initialised);
     if (!initialised) {
         int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);

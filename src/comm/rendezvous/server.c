@@ -30,9 +30,9 @@ static void on_accepted(lk__rendezvous_acceptor *acceptor, lk__rendezvous_pendin
         snprintf(refusal.text, sizeof refusal.text, "rank 0 has a world size of %d, and this rank one of %d",
                  server->size, connection->request.size);
     else if (rank == 0)
-        snprintf(refusal.text, sizeof refusal.text, "another process, %ld, is rank 0 already", (long)getpid());
+        snprintf(refusal.text, sizeof refusal.text, "another process (%ld) is already rank 0", (long)getpid());
     else if (earlier && earlier != connection) /* the same slot: it disconnected and connected again */
-        snprintf(refusal.text, sizeof refusal.text, "rank %d has joined already, as process %lld on %.60s", rank,
+        snprintf(refusal.text, sizeof refusal.text, "rank %d has already joined, as process %lld on %.60s", rank,
                  (long long)earlier->request.endpoint.pid, earlier->request.endpoint.host);
     else {
         server->ranks[rank] = connection;

@@ -183,8 +183,8 @@ static lk_status find_expected_label(lk__csv_table *t)
     if (t->label >= 0 || (by_name && t->options->label_optional)) return LK_OK;
     if (recorded && t->columns > features)
         return lk__fail(t->context, LK_EINVAL,
-                        "%s has no header, so the column of the label, '%s' in training, is not known: --label gives "
-                        "its number from 1",
+                        "%s has no header, so the label column ('%s' in training) cannot be found by name: give its "
+                        "number, counted from 1, with --label",
                         t->source->label, recorded);
     return lk__fail(t->context, LK_EFORMAT, "%s has %d columns: expected %lld features and a label", t->source->label,
                     t->columns, (long long)features);

@@ -291,7 +291,7 @@ static lk_status read_texts(reading *r, const lk_tokenizer *tokenizer, const lk_
     r->corpus.label_field = q->options->label && *q->options->label ? q->options->label : NULL;
     r->corpus.label_optional = q->options->label_optional;
     if (status == LK_OK && !r->corpus.label_field && !r->corpus.label_optional)
-        status = lk__fail(q->context, LK_EINVAL, "jsonl: --label gives the field with the class of each text");
+        status = lk__fail(q->context, LK_EINVAL, "jsonl: --label is required: the field with the class of each text");
     if (status == LK_OK) status = set_classes(r);
     r->corpus.files = files->files;
     r->corpus.count = files->count;

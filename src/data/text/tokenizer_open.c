@@ -142,9 +142,9 @@ lk_status lk_tokenizer_open(lk_context *context, const char *name, lk_tokenizer 
     *tokenizer = NULL;
     if (strcmp(name, "byte") == 0) return lk__byte_tokenizer(context, tokenizer);
     if (stat(name, &about) != 0)
-        return lk__fail(context, LK_ENOENT,
-                        "unknown tokenizer \"%s\": use byte, a tokenizer.json, or a directory that has one%s", name,
-                        strcmp(name, "char") == 0 ? "; char needs the text that has the characters" : "");
+        return lk__fail(
+            context, LK_ENOENT, "unknown tokenizer \"%s\": use byte, a tokenizer.json, or a directory that has one%s",
+            name, strcmp(name, "char") == 0 ? "; char is built from a text's characters, so it needs that text" : "");
     if (!S_ISDIR(about.st_mode)) {
         const char *base = strrchr(name, '/');
         base = base ? base + 1 : name;

@@ -67,7 +67,7 @@ int lk__emit_reduce_scatter(lk_graph *g, lk_site site, const lk__op_attrs *attrs
 static bool check_operand(lk__graph_shapes *s)
 {
     if (s->in[0]->count_axis < 0 || s->attrs->mesh) return true;
-    (void)LK__SHAPE_FAIL(s, "%s: x has shape %s; expected a value without a run-time count", lk__op_name(s->op),
+    (void)LK__SHAPE_FAIL(s, "%s: x has shape %s; expected a shape without a batch axis (marked *)", lk__op_name(s->op),
                          lk__shape_show(s->in[0]).text);
     return false;
 }
