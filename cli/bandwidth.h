@@ -1,4 +1,4 @@
-/* bandwidth.h - the machine's memory bandwidth, for comparisons. */
+/* bandwidth.h - measures the machine's memory bandwidth, for comparisons. */
 #ifndef BANDWIDTH_H
 #define BANDWIDTH_H
 

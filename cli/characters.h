@@ -1,4 +1,4 @@
-/* characters.h - text of UTF-8 in whole characters. */
+/* characters.h - UTF-8 text in whole characters. */
 #ifndef CHARACTERS_H
 #define CHARACTERS_H
 

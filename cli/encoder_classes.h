@@ -1,5 +1,5 @@
-/* encoder_classes.h - the classes of an encoder that is read from a config.json: names in "id2label", by which labels
- * get their numbers. */
+/* encoder_classes.h - the classes of an encoder that is read from a config.json: the names in "id2label", which give
+ * labels their numbers. */
 #ifndef ENCODER_CLASSES_H
 #define ENCODER_CLASSES_H
 

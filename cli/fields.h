@@ -4,9 +4,9 @@
 
 #include <lockstep/data.h>
 
-/* The bytes of `count` fields in memory of its own; NULL: no memory. */
+/* The bytes of `count` fields, newly allocated; NULL: no memory. */
 char *fields_pack(const lk_field *fields, int count, size_t *bytes);
-/* The fields of such bytes, whose names stay there; in memory of its own. NULL: no memory. */
+/* The fields in these bytes, newly allocated; their names point into the bytes. NULL: no memory. */
 lk_field *fields_unpack(const char *bytes, size_t size, int *count);
 
 #endif

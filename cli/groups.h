@@ -1,4 +1,4 @@
-/* groups.h - the options --freeze and --group: settings for parameters by name pattern. */
+/* groups.h - the options --freeze and --group: settings for parameters that are selected by name patterns. */
 #ifndef GROUPS_H
 #define GROUPS_H
 

@@ -1,12 +1,12 @@
-/* host_memory.h - the memory that the ranks of a host hold together, and whether this machine has as much. */
+/* host_memory.h - computes the total memory of the ranks of a host, and checks whether this machine has as much. */
 #ifndef HOST_MEMORY_H
 #define HOST_MEMORY_H
 
 #include "setup.h"
 
 typedef struct host_memory {
-    bool   possible;           /* there is such a plan */
-    bool   shared;             /* in which ranks of a host share their state */
+    bool   possible;           /* the plan can be made */
+    bool   shared;             /* the ranks of a host share their state in it */
     size_t rank, common, host; /* bytes: of one rank alone, of all together, and all of it */
     int    parts;              /* of the state, along tensor: `common` has each once */
     int    ranks;              /* of this host, or of the first of several, which may have one more */

@@ -1,4 +1,4 @@
-/* loss.h - the loss of `lockstep train`: the model's output against the label or target of a sample. */
+/* loss.h - the loss of `lockstep train`: compares the model's output with the label or target of a sample. */
 #ifndef LOSS_H
 #define LOSS_H
 

@@ -1,4 +1,4 @@
-/* memory_advice.h - what would make a run fit into the memory of the GPU or of the host. */
+/* memory_advice.h - suggests changes that would make a run fit into the memory of the GPU or of the host. */
 #ifndef LK_CLI_MEMORY_ADVICE_H
 #define LK_CLI_MEMORY_ADVICE_H
 

@@ -1,4 +1,4 @@
-/* mesh_hosts.h - which axes of a mesh cross hosts. */
+/* mesh_hosts.h - finds the axes of a mesh that cross hosts. */
 #ifndef LK_CLI_MESH_HOSTS_H
 #define LK_CLI_MESH_HOSTS_H
 

@@ -1,4 +1,4 @@
-/* mesh_options.h - the options of a mesh's axes: rows with `axes`. */
+/* mesh_options.h - the options of a mesh's axes: the rows of option tables in which `axes` is set. */
 #ifndef LK_CLI_MESH_OPTIONS_H
 #define LK_CLI_MESH_OPTIONS_H
 

@@ -1,4 +1,4 @@
-/* model.h - models by name, and from a shared object of the user. */
+/* model.h - opens models by name, and from a user's shared object. */
 #ifndef MODEL_H
 #define MODEL_H
 

@@ -1,4 +1,4 @@
-/* model_default.h - the model where --model is not given: that of the directory that the weights come from. */
+/* model_default.h - the default of --model: the model in the directory from which the weights are loaded. */
 #ifndef MODEL_DEFAULT_H
 #define MODEL_DEFAULT_H
 

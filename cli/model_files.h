@@ -1,4 +1,4 @@
-/* model_files.h - the files with which transformers of Hugging Face opens a checkpoint. */
+/* model_files.h - writes the files that Hugging Face's transformers needs to open a checkpoint. */
 #ifndef MODEL_FILES_H
 #define MODEL_FILES_H
 

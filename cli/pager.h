@@ -1,4 +1,4 @@
-/* pager.h - long texts through a pager, on a terminal. */
+/* pager.h - shows long texts through a pager on a terminal. */
 #ifndef PAGER_H
 #define PAGER_H
 

@@ -1,5 +1,5 @@
-/* plan_mesh.h - what `lockstep plan` says of a mesh with other axes than data: the bytes of each rank, and what ranks
- * send along which axes. */
+/* plan_mesh.h - the part of `lockstep plan` about a mesh with axes other than data: the bytes of each rank, and what
+ * ranks send along each axis. */
 #ifndef LK_CLI_PLAN_MESH_H
 #define LK_CLI_PLAN_MESH_H
 

@@ -1,5 +1,5 @@
-/* record_share.h - what rank 0 reads of a checkpoint, for all ranks: only its host needs the files. Without a group, of
- * this process. */
+/* record_share.h - sends what rank 0 reads of a checkpoint to all ranks, so that only its host needs the files. Without
+ * a group, this process reads it. */
 #ifndef RECORD_SHARE_H
 #define RECORD_SHARE_H
 

@@ -1,4 +1,4 @@
-/* run_log.h - what a run writes of its events: the lines of --log and --log-dir, and TensorBoard's file. */
+/* run_log.h - writes the events of a run: the lines of --log and --log-dir, and TensorBoard's file. */
 #ifndef RUN_LOG_H
 #define RUN_LOG_H
 

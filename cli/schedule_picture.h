@@ -1,4 +1,4 @@
-/* schedule_picture.h - `lockstep plan --schedule-picture`: the estimated timeline of a step in stages, as SVG. */
+/* schedule_picture.h - `lockstep plan --schedule-picture`: draws the estimated timeline of a step in stages as SVG. */
 #ifndef LK_CLI_SCHEDULE_PICTURE_H
 #define LK_CLI_SCHEDULE_PICTURE_H
 

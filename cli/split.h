@@ -1,4 +1,4 @@
-/* split.h - which samples of the data `eval` and `predict` read. */
+/* split.h - the samples of the data that `eval` and `predict` read. */
 #ifndef SPLIT_H
 #define SPLIT_H
 

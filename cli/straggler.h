@@ -1,4 +1,4 @@
-/* straggler.h - the rank that the others wait for: of a mesh with the pipeline axis its stage, too. */
+/* straggler.h - the rank that the others wait for and, in a mesh with a pipeline axis, its stage. */
 #ifndef LK_CLI_STRAGGLER_H
 #define LK_CLI_STRAGGLER_H
 

@@ -1,4 +1,4 @@
-/* terminal.h - prints all text that is meant for people. */
+/* terminal.h - prints all text that is meant for human readers. */
 #ifndef TERMINAL_H
 #define TERMINAL_H
 

@@ -1,4 +1,4 @@
-/* text_metrics.h - what a language model's training shows beside its loss. */
+/* text_metrics.h - the metrics that a language model's training shows besides its loss. */
 #ifndef TEXT_METRICS_H
 #define TEXT_METRICS_H
 

@@ -1,5 +1,5 @@
-/* times.h - the median and the mean of the times of repeated work. Where single times vary, the mean is what its whole
- * takes. */
+/* times.h - the median and the mean of the times of repeated work. Where single times vary, the mean multiplied by the
+ * count is the total time. */
 #ifndef CLI_TIMES_H
 #define CLI_TIMES_H
 

@@ -35,10 +35,10 @@ typedef struct lk_environment_variable {
 
 LK_API const lk_environment_variable *lk_environment_at(int index); /* NULL past the last */
 
-/* The value of a variable in this table; NULL: it is not set. A context keeps the values that were set when it was
- * created, so change the environment before that. With context NULL, and in a process forked after the context was
- * created, the result is the current value. Valid as long as the context or, for a current value, as long as getenv's
- * result. */
+/* The value of a variable of the table that lk_environment_at lists; NULL if it is not set. A context keeps the values
+ * from the time when it was created, so change the environment before that. With context NULL, and in a process that
+ * was forked after the context was created, the result is the current value. The result is valid as long as the context
+ * or, for a current value, as long as getenv's result. */
 LK_API const char *lk_environment_get(const lk_context *context, const char *name);
 
 LK_END_DECLS

@@ -9,8 +9,8 @@
 
 LK_BEGIN_DECLS
 
-/* The k largest elements of the last axis and their i32 indices, in descending order; of equal elements, the first
- * comes first. */
+/* The k largest elements of the last axis and their i32 indices, in descending order; equal elements are in order of
+ * their indices. */
 typedef struct lk_topk_result {
     lk_tensor values, index; /* (…, k) */
 } lk_topk_result;
@@ -79,8 +79,9 @@ LK_API lk_tensor lk_moe_balance_at(lk_site site, lk_tensor x);
 #define lk_moe_balance(x) lk_moe_balance_at(LK_HERE, x)
 
 #define LK_MOE_METRICS 24
-/* Records a metric "expert_0", "expert_1", … for each expert of these layers: its share of all choices. With more than
- * LK_MOE_METRICS experts, neighbours share a metric: "experts_0_to_5", …. */
+/* Records a metric "expert_0", "expert_1", … for each expert, over all layers recorded so far in the graph of x: its
+ * share of all choices. With more than LK_MOE_METRICS experts, neighbouring experts share a metric: "experts_0_to_5",
+ * …. */
 LK_API void lk_moe_metrics_at(lk_site site, lk_tensor x);
 #define lk_moe_metrics(x) lk_moe_metrics_at(LK_HERE, x)
 

@@ -1,5 +1,5 @@
 /* base/axes.h - sets of axes of a mesh, as groups have them: bit i is axis i. One axis by itself may be factored: of 8
- * ranks along it, groups of 2 neighbours each, or the 4 ranks that have the same place among their neighbours. */
+ * ranks along it, groups of 2 neighbours each, or 4 ranks that have the same position in these groups. */
 #ifndef LK__AXES_H
 #define LK__AXES_H
 

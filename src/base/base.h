@@ -27,7 +27,8 @@ lk_status lk__grow(lk_context *context, void **array, size_t *capacity, size_t n
 /* Sets the calling thread's message on the context and returns status, so that `return lk__fail(…)` reads well. */
 lk_status lk__fail(lk_context *context, lk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* As lk__fail, of a failure that `rank` of the world had and told others (lk_context_error_rank); -1: lk__fail. */
+/* As lk__fail, for a failure that `rank` of the world reported to others (lk_context_error_rank); -1: the same as
+ * lk__fail. */
 lk_status lk__fail_of_rank(lk_context *context, lk_status status, int rank, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 /* Prepends to the current message, for example "FILE: "; whose failure it is does not change. Returns status. */
@@ -46,8 +47,8 @@ const char *lk__shown(const char *name, char out[LK__SHOWN]);
 
 double lk__now(void); /* seconds, monotonic */
 
-/* What limits the memory of this process (base/limits.h); nothing where the context overcommits or has an allocator of
- * its own. */
+/* What limits the memory of this process (base/limits.h); nothing where the context overcommits or has its own
+ * allocator. */
 struct lk__memory_limits;
 void lk__context_limits(const lk_context *context, struct lk__memory_limits *limits);
 void lk__context_set_limits_root(lk_context *context, const char *root); /* for tests; borrowed */
@@ -66,8 +67,8 @@ struct lk__pool *lk__context_pool(lk_context *context);
 int  lk__context_reading(const lk_context *context);
 void lk__context_add_reading(lk_context *context, int change);
 
-/* A context without a device, from a config that was read; and freeing it, after its device. lk_context_create, which
- * opens the device, is in device/context.c: nothing in base calls a device. */
+/* Creates a context without a device from a config that was read, and frees it after its device. lk_context_create,
+ * which opens the device, is in device/context.c: nothing in base calls a device. */
 lk_status lk__context_make(const lk_context_config *config, lk_context **context);
 void      lk__context_drop(lk_context *context);
 /* The device that was opened for it. */

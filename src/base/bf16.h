@@ -1,4 +1,4 @@
-/* base/bf16.h - bfloat16: the upper half of an f32. Stored, never computed with. */
+/* base/bf16.h - bfloat16: the upper half of an f32. A storage type: values are converted to f32 for arithmetic. */
 #ifndef LK__BF16_H
 #define LK__BF16_H
 

@@ -1,4 +1,4 @@
-/* collective.c - the table of collectives, and the names of the axes along which their groups are. */
+/* collective.c - the table of collectives, and the names of the mesh axes along which their groups extend. */
 #include "base/collective.h"
 
 #include <stdio.h>

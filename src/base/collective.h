@@ -1,6 +1,6 @@
-/* base/collective.h - the collectives: one row each, which says who sends, who receives and where the parts lie. By
- * them calls are checked and described, transports move the data, programs run nodes of graphs and `lockstep bench
- * comm` measures; nothing else lists collectives. */
+/* base/collective.h - the table of collectives: one row each, which says who sends, who receives and where the parts
+ * are. It is the only list of collectives: the checks and descriptions of calls, the transports, the programs that run
+ * nodes of graphs, and `lockstep bench comm` all use it. */
 #ifndef LK__COLLECTIVE_H
 #define LK__COLLECTIVE_H
 
@@ -27,7 +27,7 @@ typedef struct lk__collective_facts {
     bool                 sends_parts;        /* one for each rank; else the same to all */
     bool                 receives_parts;     /* one of each rank, in their order; else one */
     bool                 reduces;            /* what the ranks sent is reduced to one part */
-    bool                 counts;             /* parts have counts and displacements of their own */
+    bool                 counts;             /* each part has its own count and displacement */
     lk__collective_place in_place;
     /* For `lockstep bench comm`, of N ranks with buffers of S bytes in shared memory; NULL: it is not measured. */
     const char *traffic;

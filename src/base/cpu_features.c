@@ -1,5 +1,5 @@
-/* cpu_features.c - the instructions for products of bf16: what the kernel reports on arm64, what CPUID does on x86-64,
- * where tiles need the permission of the kernel too. */
+/* cpu_features.c - detects instructions for products of bf16: by what the kernel reports on arm64, and by CPUID on
+ * x86-64, where tiles also need the kernel's permission. */
 #define _GNU_SOURCE
 #include "base/cpu_features.h"
 

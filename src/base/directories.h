@@ -1,4 +1,4 @@
-/* base/directories.h - directories that are created. */
+/* base/directories.h - creates directories. */
 #ifndef LK__DIRECTORIES_H
 #define LK__DIRECTORIES_H
 

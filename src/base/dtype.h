@@ -1,4 +1,5 @@
-/* base/dtype.h - the table of element types (base/dtype_list.h). Whoever decides something by a type asks it here. */
+/* base/dtype.h - the table of element types (base/dtype_list.h). Code that depends on an element type looks it up
+ * here. */
 #ifndef LK__DTYPE_H
 #define LK__DTYPE_H
 
@@ -30,7 +31,7 @@ const lk__dtype *lk__dtype_of(lk_dtype type); /* of another number: an integer t
 static inline bool lk__dtype_is_real(lk_dtype type) { return lk__dtype_of(type)->kind != LK__DTYPE_INTEGER; }
 /* Whether graphs have values of this type with gradients, and devices kernels for it. */
 static inline bool lk__is_element(lk_dtype type) { return lk__dtype_of(type)->kind <= LK__DTYPE_STORED; }
-/* Whether kernels store it and compute in a wider type: states of such a type have a master copy. */
+/* Whether kernels store this type and compute in a wider one: states of this type have a master copy. */
 static inline bool lk__is_narrow(lk_dtype type) { return lk__dtype_of(type)->kind == LK__DTYPE_STORED; }
 /* The type of sums over elements of this type. */
 static inline lk_dtype lk__wide_type(lk_dtype element) { return lk__dtype_of(element)->sums; }

@@ -1,6 +1,6 @@
 /* base/dtype_list.h - the table of element types as a list of macros: everything in which types differ, except for
- * kernels. base/dtype.h makes a table of it; what needs loops without calls (reductions, casts, arrays of files)
- * expands the list itself. CMakeLists.txt reads the names of those with kernels here. */
+ * kernels. base/dtype.h turns it into an array; code that needs loops without calls (reductions, casts, arrays of
+ * files) expands the list itself. CMakeLists.txt reads the names of those with kernels here. */
 #ifndef LK__DTYPE_LIST_H
 #define LK__DTYPE_LIST_H
 

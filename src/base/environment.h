@@ -1,10 +1,9 @@
 /* base/environment.h - the one table of environment variables. No other file calls getenv, which test/tree/one_home.sh
  * checks, except the command for options whose names are not known here (PET_…).
  *
- * A context reads all of them when it is created, so that what it does follows from one moment. Without a context
- * they are read when they are asked for: by what runs before there is one (the number of threads, the cores,
- * modules), by kernels of CUDA that benchmarks switch between runs, and by the launcher, whose environment is what
- * it hands on to ranks. */
+ * A context reads all of them when it is created, so that later changes do not affect it. Without a context they are
+ * read on request: by code that runs before there is one (the number of threads, the cores, modules), by kernels of
+ * CUDA that benchmarks switch between runs, and by the launcher, whose environment is what it hands on to ranks. */
 #ifndef LK__ENVIRONMENT_H
 #define LK__ENVIRONMENT_H
 

@@ -1,6 +1,6 @@
 /* exact_sum.c - sums of squares without rounding. A mantissa is an integer, and so is its square: squares of numbers
- * with the same exponent are added as integers, and digits are made of these sums once for many elements. Bound by
- * loads and stores of the sums by exponent: about a nanosecond an element. */
+ * with the same exponent are added as integers, and these sums are converted to digits once for many elements. Bound by
+ * loads and stores of the sums by exponent: about a nanosecond per element. */
 #include "base/exact_sum.h"
 
 #include <math.h>

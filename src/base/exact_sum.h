@@ -1,8 +1,8 @@
-/* base/exact_sum.h - sums of squares without rounding, so that they have no order: the same bits however elements are
- * divided among kernels and ranks. Such a sum is an integer, a multiple of the square of the type's smallest number, in
- * digits of 24 bits that are stored as doubles: adding sums is adding doubles, by any operation and collective that
- * adds f64. A digit is below 2^24 when it is made, so 2^29 sums are added without rounding (of parts of tensors and of
- * ranks together), and the digits hold the sum of 2^40 squares of the largest number. */
+/* base/exact_sum.h - sums of squares without rounding, whose bits therefore do not depend on the order of additions or
+ * on how elements are divided among kernels and ranks. Such a sum is an integer, a multiple of the square of the type's
+ * smallest number, in digits of 24 bits that are stored as doubles: adding sums is adding doubles, by any operation and
+ * collective that adds f64. A digit is below 2^24 when it is made, so 2^29 sums are added without rounding (of parts of
+ * tensors and of ranks together), and the digits hold the sum of 2^40 squares of the largest number. */
 #ifndef LK__EXACT_SUM_H
 #define LK__EXACT_SUM_H
 

@@ -1,4 +1,5 @@
-/* base/f16.h - IEEE half precision, as files and collectives have it. Converted, never computed with. */
+/* base/f16.h - IEEE half precision, a type of files and collectives. Values are converted to another type for
+ * arithmetic. */
 #ifndef LK__F16_H
 #define LK__F16_H
 

@@ -1,5 +1,5 @@
-/* base/function.h - the functions of one value, one line each: kinds of the operations unary and unary_grad. Their
- * formulas, for the CPU and for CUDA, are in device/functions.h. Part of op.h. */
+/* base/function.h - the functions of one value, one line each. Each is a kind of the operations unary and unary_grad.
+ * Their formulas, for the CPU and for CUDA, are in device/functions.h. Part of op.h. */
 #ifndef LK__FUNCTION_H
 #define LK__FUNCTION_H
 

@@ -6,13 +6,13 @@
 
 typedef enum lk__fusion_kind {
     LK__FUSION_NONE = 1,
-    /* an addition behind it: the other value, of one shape and type with output 0, is input `operand` */
+    /* a following addition: the other value, with the shape and type of output 0, is input `operand` */
     LK__FUSION_SUM,
-    LK__FUSION_FUNCTION, /* a function behind it, the only reader: attribute `activation` */
+    LK__FUSION_FUNCTION, /* a following function, the only reader: attribute `activation` */
     LK__FUSION_KEPT,     /* the same, with readers of what the function is applied to, which is output `operand` */
-    /* a function's gradient behind it: attribute `activation`; its saved value is input `operand` */
+    /* a following gradient of a function: attribute `activation`; its saved value is input `operand` */
     LK__FUSION_GRADIENT,
-    LK__FUSION_MAX_POOL, /* a max pool behind it, whose windows neither overlap nor are padded: attribute `pool` */
+    LK__FUSION_MAX_POOL, /* a following max pool, whose windows neither overlap nor are padded: attribute `pool` */
     /* an addition before it: its second operand is input `operand`, and the sum is a further output */
     LK__FUSION_OPERAND,
 } lk__fusion_kind;

@@ -1,7 +1,7 @@
 /* base/limits.h - what this process may use of the machine: the CPU quota and the memory limits of its control groups
  * (cgroups, version 1 and 2), and the memory that is still available. A limit holds for a group and all below it, so
  * those of the process's own group and of every group above it count. `root` is a prefix of every path: "" on a
- * machine, the folder of a made-up tree in tests. */
+ * machine, the directory of an artificial tree in tests. */
 #ifndef LK__LIMITS_H
 #define LK__LIMITS_H
 

@@ -1,4 +1,4 @@
-/* base/memory_check.h - whether what is needed fits into the memory that is available. */
+/* base/memory_check.h - checks whether the memory that is needed is available. */
 #ifndef LK__MEMORY_CHECK_H
 #define LK__MEMORY_CHECK_H
 

@@ -1,5 +1,5 @@
-/* memory_node.c - memory nodes, by the kernel's own lists and calls: hwloc would take longer to load than a group takes
- * to join. */
+/* memory_node.c - memory nodes, from the kernel's own lists and system calls: loading hwloc would take longer than
+ * joining a group. */
 #define _GNU_SOURCE
 #include "base/memory_node.h"
 

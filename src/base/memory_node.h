@@ -1,4 +1,4 @@
-/* base/memory_node.h - the memory nodes (NUMA) of a host: on which one cores are, and memory that is to be on one. */
+/* base/memory_node.h - the memory nodes (NUMA) of a host: finds the node of a core, and places memory on a node. */
 #ifndef LK__MEMORY_NODE_H
 #define LK__MEMORY_NODE_H
 

@@ -1,4 +1,4 @@
-/* base/module.h - where the modules are that are loaded at run time (MPI, CUDA). */
+/* base/module.h - finds the modules that are loaded at run time (MPI, CUDA). */
 #ifndef LK__MODULE_H
 #define LK__MODULE_H
 

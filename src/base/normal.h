@@ -1,6 +1,5 @@
-/* base/normal.h - normal random numbers by Box and Muller's method, from arithmetic alone: the same bits on every
- * machine, whichever mathematics library it has, and in loops that a compiler vectorises. Within 4e-16 of the exact
- * values, times their radius. */
+/* base/normal.h - normal random numbers by the Box-Muller method. It uses arithmetic only, so the bits do not depend on
+ * the machine, its mathematics library or vectorisation. The error is at most 4e-16 times the radius. */
 #ifndef LK__NORMAL_H
 #define LK__NORMAL_H
 

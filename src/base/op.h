@@ -1,4 +1,4 @@
-/* base/op.h - the operations that a program is made of: one list, what each expects of its operands, and their
+/* base/op.h - the operations of which a program consists: one list, what each expects of its operands, and their
  * attributes. Everything else about an operation is in its descriptor (graph/op.h).
  *
  * Conventions for all kernels:

@@ -1,7 +1,8 @@
 /* pool.c - the thread pool. Workers spin briefly, then sleep on a condition variable: a step is a sequence of short
  * parallel sections, and waking a thread takes longer than most of them. While threads of the loader compute samples, a
- * section has only as many workers as there are cores left, and the others sleep: a worker more would take a core from
- * the loader, to spin or to be waited for. When the loader is done in mid-section, the caller admits them. */
+ * section has only as many workers as there are cores left, and the others sleep: one more worker would take a core
+ * from the loader, or would delay the section. When the loader finishes in the middle of a section, the caller lets
+ * them join it. */
 #define _GNU_SOURCE
 #include "base/pool.h"
 

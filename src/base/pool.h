@@ -22,7 +22,7 @@ void lk__pool_run(lk__pool *pool, int64_t tiles, lk__tile function, void *argume
 /* The same without helpers. */
 void lk__pool_run_own(lk__pool *pool, int64_t tiles, lk__tile function, void *argument);
 
-/* From now on sections begin at tile tiles * part / parts, and continue with tile 0 behind the last: so that processes
+/* From now on sections begin at tile tiles * part / parts, and continue with tile 0 after the last: so that processes
  * which run the same section at once, on memory that they share, do not all read the same part of it first. 0 of 1:
  * with tile 0. */
 void lk__pool_begin_at(lk__pool *pool, int part, int parts);

@@ -1,7 +1,7 @@
-/* reduce_wide.c - sums of f32 in one pass: a line of every input is added in registers and written to every output.
- * Bound by memory, and on x86 by how early its lines are requested and owned (`lockstep bench comm --ranks 16`):
- * fetching a line for writing saves a second transaction where another core has it. The vectors are the compiler's, so
- * all widths give the same bits. */
+/* reduce_wide.c - sums of f32 in one pass: a cache line of every input is added in registers and written to every
+ * output. Bound by memory, and on x86 by how early its lines are requested and owned (`lockstep bench comm --ranks
+ * 16`): fetching a line for writing saves a second transaction where another core has it. The vectors are the
+ * compiler's, so all widths give the same bits. */
 #include "base/reduce_wide.h"
 
 enum { LINE = 16 /* elements */, DISTANCE = 256 /* elements that are fetched ahead: 1 KiB of each input */ };

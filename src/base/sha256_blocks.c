@@ -1,6 +1,5 @@
-/* sha256_blocks.c - blocks of SHA-256 by the instructions of ARMv8 and x86 where the machine has them, and in C where
- * it has not. One message is one chain of dependent rounds, so their latency bounds all three, and no number of cores
- * helps. */
+/* sha256_blocks.c - blocks of SHA-256 with the instructions of ARMv8 and x86 where the machine has them, otherwise in
+ * C. One message is one chain of dependent rounds, so their latency bounds all three, and no number of cores helps. */
 #include "base/sha256_blocks.h"
 
 #include <lockstep/context.h>

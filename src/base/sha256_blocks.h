@@ -1,4 +1,4 @@
-/* base/sha256_blocks.h - the inner function of SHA-256, once for each kind of instructions. */
+/* base/sha256_blocks.h - the inner function of SHA-256, one version for each instruction set. */
 #ifndef LK__SHA256_BLOCKS_H
 #define LK__SHA256_BLOCKS_H
 

@@ -1,4 +1,4 @@
-/* split.c - the parts of a batch that ranks have. */
+/* split.c - the part of a batch that each rank has. */
 #include "base/split.h"
 
 static int64_t round_up(int64_t n, int64_t parts) { return n / parts + (n % parts > 0); }

@@ -1,5 +1,5 @@
 /* base/split.h - how a batch is split: over leaves or ranks, and a rank's share over micro-batches. Loader, planner,
- * program and trainer must agree on every row, so all of them ask here. test_split.c compares it with its
+ * program and trainer must agree on every row, so all of them call these functions. test_split.c compares it with its
  * definition. */
 #ifndef LK__SPLIT_H
 #define LK__SPLIT_H

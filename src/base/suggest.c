@@ -1,5 +1,5 @@
-/* suggest.c - the known name that was probably meant: edit distance, in which two swapped letters are one edit; at
- * most a third of the letters different. */
+/* suggest.c - suggests the known name that was probably meant, by edit distance. Swapping two letters is one edit; at
+ * most a third of the letters may differ. */
 #include "base/base.h"
 
 #include <string.h>

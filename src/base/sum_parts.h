@@ -1,7 +1,7 @@
-/* base/sum_parts.h - sums along a factor that an axis of the mesh may cut, such as the width that a product adds over,
- * in one order for every number of ranks: the factor of the whole consists of parts, each part is summed by itself,
- * and the parts' sums are added in the pairwise tree of base/tree.h. A rank adds its own parts, which are a subtree,
- * and the collective over the axis adds the ranks in the tree. test_sum_parts.c compares it with that definition. */
+/* base/sum_parts.h - sums along a factor that an axis of the mesh may cut, such as the width over which a product sums,
+ * in one order for every number of ranks: the whole factor consists of parts, each part is summed by itself, and the
+ * parts' sums are added in the pairwise tree of base/tree.h. A rank adds its own parts, which are a subtree, and the
+ * collective over the axis adds the ranks in the tree. test_sum_parts.c compares it with that definition. */
 #ifndef LK__SUM_PARTS_H
 #define LK__SUM_PARTS_H
 

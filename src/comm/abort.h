@@ -14,10 +14,10 @@ void lk__comm_abort_for(lk_comm *comm, int rank, const char *why);
  * above 0. */
 char *lk__comm_peer(const lk_comm *comm, const void *memory, int rank);
 
-/* Operations of `comm` may then use symmetric memory of the group `of` as they use that of their own: without a copy
- * where the ranks of `comm`, all of which are in `of`, have it mapped. All of them call it, in the same order among
- * their adoptions and allocations, and while no operation runs. Of memory that lk_comm_release of `of` frees, until
- * lk_comm_release of `comm`, which only forgets it, or lk_comm_free. */
+/* Operations of `comm` may then use symmetric memory of the group `of` as they use that of their own group: without a
+ * copy where the ranks of `comm`, all of which are in `of`, have it mapped. All of them call it, in the same order
+ * among their adoptions and allocations, and while no operation runs. Of memory that lk_comm_release of `of` frees,
+ * until lk_comm_release of `comm`, which only forgets it, or lk_comm_free. */
 lk_status lk__comm_adopt(lk_comm *comm, const lk_comm *of, void *memory);
 
 #endif

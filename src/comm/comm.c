@@ -1,4 +1,4 @@
-/* comm.c - a group: creating, splitting, failing, freeing. Operations are in collective.c, works in work.c. */
+/* comm.c - creates, splits, fails and frees groups. Operations are in collective.c, works in work.c. */
 #define _GNU_SOURCE
 #include "comm/comm.h"
 

@@ -79,7 +79,7 @@ typedef struct lk__comm_backend {
     lk_status (*known_failure)(lk_comm *comm); /* the same without waiting for a reason; NULL: `failure` never waits */
     void (*raise)(lk_comm *comm, lk_status status, const char *text,
                   lk__comm_cause cause); /* on all ranks; from any thread; the first counts */
-    /* lk__comm_explain; NULL: no other rank makes a device fail. */
+    /* lk__comm_explain; NULL: no other rank can make a device fail. */
     lk_status (*explain)(lk_comm *comm, lk_status status);
     void (*busy)(lk_comm *comm, const char *what); /* NULL: no longer */
     void (*wake)(lk_comm *comm); /* wakes this rank's own waits, which then check comm->closing and the queue */
@@ -96,7 +96,7 @@ typedef struct lk__comm_backend {
     lk_status (*enqueue)(lk_comm *comm, const lk__comm_call *call, const lk__comm_stream *on);
     lk_status (*allocate_device)(lk_comm *comm, lk__device *device, uint64_t secret, size_t bytes, void **memory);
     /* Where this process has `rank`'s part of symmetric memory, of which `memory` is this rank's part. NULL: the ranks
-     * do not have each other's mapped. */
+     * have not mapped each other's parts. */
     char *(*peer)(const lk_comm *comm, const void *memory, int rank);
     /* lk__comm_adopt; NULL: its operations are the same wherever operands are. */
     lk_status (*adopt)(lk_comm *comm, const lk_comm *of, void *memory);
@@ -105,7 +105,7 @@ typedef struct lk__comm_backend {
     struct lk__shm *(*shared)(const lk_comm *comm);
 } lk__comm_backend;
 
-/* For transports that reach the host's memory alone and add in the canonical order. */
+/* For transports that reach only the host's memory and add in the canonical order. */
 lk__comm_abilities lk__comm_abilities_on_host(const lk_comm *comm, const lk__device *device);
 
 enum { LK__COMM_TEXT = 8192 };
@@ -174,7 +174,7 @@ lk_status lk__comm_report_failure(lk_comm *comm);
 
 /* Whether a call is valid on this rank; an error names it and its line. */
 lk_status lk__comm_check(lk_comm *comm, const lk__comm_call *call);
-/* Checks a call and submits it: what all public collectives end in. */
+/* Checks a call and submits it: the last step of all public collectives. */
 lk_status lk__comm_run(lk_comm *comm, const lk__comm_call *call, lk_work **work);
 lk_status lk__work_submit(lk_comm *comm, const lk__comm_call *operation, lk_work **work); /* NULL: waits */
 lk_work  *lk__work_next_transfer(lk_comm *comm,
@@ -187,14 +187,14 @@ void lk__works_finish_complete(lk_work **in_progress, lk_status status);
 bool lk__works_complete(const lk_work *in_progress);
 /* Queues it in `comm`, whose own thread runs it; `watcher` is woken when it is done. */
 lk_status lk__work_submit_watched(lk_comm *comm, const lk__comm_call *operation, lk_comm *watcher, lk_work **work);
-/* Memory for so many sends and receives of this rank in flight, and as many of other ranks to it. Local, while none
- * are. */
+/* Allocates memory for `count` sends and receives of this rank in flight, and as many of other ranks to it. Local; call
+ * it while none are in flight. */
 lk_status lk__comm_reserve_transfers(lk_comm *comm, int count);
 void      lk__work_wake(lk_comm *comm);  /* threads that wait for works of comm check again */
 void      lk__work_close(lk_comm *comm); /* cancels what is in flight */
 
-/* Whether collectives in flight are worth it beside `threads` threads that compute: the backend progresses by itself,
- * or a core is free for its thread. Otherwise computing loses as much time as is hidden. */
+/* Whether it pays to have collectives in flight while `threads` threads compute: the backend progresses by itself, or a
+ * core is free for its thread. Otherwise computing loses as much time as is hidden. */
 bool lk__comm_overlaps(const lk_comm *comm, int threads);
 
 /* Bytes that this rank has sent to its peers so far, or written where they read them. */

@@ -1,5 +1,5 @@
 /* comm/devices.h - which ranks use the same GPU. Ranks of one host may see different GPUs (CUDA_VISIBLE_DEVICES, the
- * control groups of Slurm), so the numbers of two processes cannot be compared: UUIDs can. */
+ * control groups of Slurm), so device numbers of two processes cannot be compared, but UUIDs can. */
 #ifndef LK__COMM_DEVICES_H
 #define LK__COMM_DEVICES_H
 

@@ -1,4 +1,5 @@
-/* hosts.c - collectives of ranks that hold something once on every host. On one host they are the ordinary ones. */
+/* hosts.c - collectives of ranks that keep one copy of something on every host. On a single host they are the ordinary
+ * collectives. */
 #include "comm/hosts.h"
 
 #include "base/tree.h"

@@ -1,5 +1,5 @@
-/* comm/hosts.h - what a group needs in order to hold something once on every host: the ranks of a host, which have each
- * other's symmetric memory mapped, and sums of which each of them gets a slice, over all ranks of all hosts.
+/* comm/hosts.h - what a group needs in order to keep one copy of something on every host: the ranks of a host, which
+ * map each other's symmetric memory, and sums over all ranks of all hosts, of which each rank of a host gets a slice.
  *
  * Of `each` ranks on every host, those with the same index on their hosts are connected across them. */
 #ifndef LK__COMM_HOSTS_H
@@ -7,11 +7,12 @@
 
 #include <lockstep/comm.h>
 
-/* On how many hosts the ranks are, where each has the same number of consecutive ranks, two or more, with common
+/* The number of hosts of the ranks, if each host has the same number of consecutive ranks, two or more, with common
  * memory. Otherwise 0, and *why, unless NULL, continues "the ranks of this group": "have no memory in common". */
 int lk__comm_hosts(const lk_comm *comm, const char **why);
 
-/* Done when all ranks of this host have entered it. Collective, of all hosts: each waits for its own ranks only. */
+/* Returns when all ranks of this host have entered it. A collective of all hosts, in which each rank waits only for the
+ * ranks of its host. */
 lk_status lk__comm_barrier_host_at(lk_site site, lk_comm *comm);
 #define lk__comm_barrier_host(...) lk__comm_barrier_host_at(LK_HERE, __VA_ARGS__)
 

@@ -1,6 +1,6 @@
 /* memory.c - whether the ranks of every host can allocate what each of them needs. Every rank tells the others its
- * bytes and what limits its memory, so all come to the same result, before any of them has allocated: one that came
- * later would find less available. */
+ * bytes and what limits its memory, so all of them get the same result, before any of them has allocated: a rank that
+ * checked later would find less memory available. */
 #include "base/memory_check.h"
 #include "comm/comm.h"
 

@@ -1,4 +1,4 @@
-/* memory_nodes.c - memory nodes of the ranks of a host, in groups of such ranks and those over several hosts. */
+/* memory_nodes.c - memory nodes of the ranks of a host, for groups on one host and on several hosts. */
 #include "comm/memory_nodes.h"
 
 #include "comm/shm/shm.h"

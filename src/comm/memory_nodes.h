@@ -1,5 +1,5 @@
-/* comm/memory_nodes.h - on which memory nodes (NUMA) the ranks of a host run, and symmetric memory on the nodes of
- * those who use it. */
+/* comm/memory_nodes.h - on which memory nodes (NUMA) the ranks of a host run, and symmetric memory on the nodes of the
+ * ranks that use it. */
 #ifndef LK__NEAR_H
 #define LK__NEAR_H
 

@@ -1,6 +1,6 @@
-/* mesh.c - ranks as a grid: its text, coordinates, and the groups along its axes. Groups exist only after they were
- * asked for in a list, the same on all ranks: making one later, where it is first used, would be a collective that some
- * rank may not enter. */
+/* mesh.c - ranks as a grid: its text, coordinates, and the groups along its axes. Groups are created only from a list
+ * that is the same on all ranks: creating one at its first use would be a collective call that some ranks may never
+ * make. */
 #include "comm/mesh.h"
 
 #include "base/collective.h"

@@ -1,5 +1,5 @@
 /* mixed.c - ranks on several hosts: those of one host share memory, and the hosts are connected by a network. A mixed
- * group has groups of its own:
+ * group consists of further groups:
  *
  *   flat     all ranks, over the network: for small calls, and those that the layers do not support; compares all
  *            calls;

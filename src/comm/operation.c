@@ -1,4 +1,4 @@
-/* operation.c - descriptions of calls, and where in their buffers each rank's part is. */
+/* operation.c - descriptions of calls, and the position of each rank's part in their buffers. */
 #include "comm/operation.h"
 
 #include <stdio.h>

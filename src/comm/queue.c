@@ -1,5 +1,5 @@
-/* queue.c - what a group can do with a device, and calls that are queued on its streams. They are checked here as
- * blocking calls are, so that transports get valid ones. */
+/* queue.c - what a group can do with a device, and calls that are queued on its streams. Queued calls are checked here
+ * in the same way as blocking calls, so transports get only valid ones. */
 #include "comm/comm.h"
 
 lk__comm_abilities lk__comm_abilities_on_host(const lk_comm *c, const lk__device *device)

@@ -3,12 +3,12 @@
  *
  * A blocking call (lockstep/comm.h) takes addresses of the host's memory, carries its number, kind, type and count to
  * the other ranks, and returns when this rank's part is done. A queued call takes addresses of the device's memory and
- * returns at once: the device runs it behind what its stream has, without the host, again with every run of a
- * recording. Nobody compares it with the calls of other ranks. So whoever queues has compared the whole schedule before
- * the first call: the ranks of a program do when they create it (run/verify.c).
+ * returns at once: the device runs it after the earlier work of its stream, without the host, and repeats it whenever a
+ * recording is replayed. It is not compared with the calls of other ranks, so the caller must compare the whole
+ * schedule before the first call: the ranks of a program do so when they create it (run/verify.c).
  *
- * The queued calls of a group run in one order, that of their streams, which must be the same on all its ranks.
- * Blocking calls of the same group are ordered among themselves alone: none waits for a queued one. */
+ * The queued calls of a group run in the order of their streams, which must be the same on all its ranks. Blocking
+ * calls of the same group are ordered only among themselves: they do not wait for queued calls. */
 #ifndef LK__COMM_QUEUE_H
 #define LK__COMM_QUEUE_H
 
@@ -45,7 +45,7 @@ typedef struct lk__comm_stream {
 lk_status lk__comm_enqueue(lk_comm *comm, const lk__comm_call *call, const lk__comm_stream *on);
 
 /* Several groups have queued calls in one program, with one `halted` word, so the failure of one ends the calls of all.
- * Whether `comm` has failed and it is known which rank is the cause; waits for nobody. */
+ * Whether `comm` has failed and it is known which rank is the cause; does not wait. */
 bool lk__comm_knows_failure(lk_comm *comm);
 /* Fails `comm` as `failed` has failed, of which this rank is a member, too: with its status, text and cause. */
 void lk__comm_fail_as(lk_comm *comm, lk_comm *failed);

@@ -1,4 +1,4 @@
-/* timing.c - the speed of collectives that are queued on the ranks' GPUs, and whether their results are those of
+/* timing.c - the speed of collectives that are queued on the ranks' GPUs, and whether their results equal those of
  * blocking calls. */
 #include "base/config.h"
 #include "comm/comm.h"

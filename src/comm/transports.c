@@ -1,4 +1,4 @@
-/* transports.c - the table of transports, and which one is chosen. */
+/* transports.c - the table of transports, and the choice of one. */
 #include "comm/transports.h"
 
 #include <lockstep/transport.h>

@@ -1,5 +1,5 @@
 /* comm/transports.h - the transports of this build: one name each. The table lk__backend_NAME of a transport (comm.h)
- * says the rest: how far it reaches, when it is chosen, and what users read about it. */
+ * contains the rest: how far it reaches, when it is chosen, and its description for users. */
 #ifndef LK__COMM_TRANSPORTS_H
 #define LK__COMM_TRANSPORTS_H
 

@@ -1,4 +1,4 @@
-/* data/batch.h - how a sample becomes a row of a batch: which fields a batch has, where a sample is read to, how it is
+/* data/batch.h - converts samples to rows of a batch: which fields a batch has, where a sample is read to, how it is
  * converted. */
 #ifndef LK__BATCH_H
 #define LK__BATCH_H

@@ -1,5 +1,5 @@
-/* data/curl.h - the part of libcurl that downloads need, loaded at run time. The numbers are libcurl's ABI, which is
- * stable since its version 4 (2006); a test compares them with curl.h if that is installed. */
+/* data/curl.h - the part of libcurl that downloads need, loaded at run time. The constants below belong to libcurl's
+ * ABI, which has been stable since ABI version 4 (2006); a test compares them with curl.h if that is installed. */
 #ifndef LK__CURL_H
 #define LK__CURL_H
 

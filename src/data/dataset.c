@@ -1,4 +1,4 @@
-/* dataset.c - what all data sets share, and data sets of the user: arrays in memory and callbacks. */
+/* dataset.c - functions for all data sets, and the user's data sets: arrays in memory and callbacks. */
 #include "data/dataset.h"
 #include "base/config.h"
 

@@ -48,7 +48,7 @@ struct lk_dataset {
     const lk_text_info *text;           /* part of state; NULL: it is no text */
 };
 
-/* How many names column_names has. */
+/* The number of names in column_names. */
 static inline int64_t lk__field_columns(const lk_field *f) { return f->rank == 0 ? 1 : f->dims[0]; }
 
 typedef struct lk__dataset_about {
@@ -72,7 +72,7 @@ typedef struct lk__dataset_labelled {
 lk_status lk__dataset_make_labelled(lk_context *context, const lk__dataset_labelled *about, lk_dataset **dataset);
 /* Allocates a column for field i (LK_MEMORY_DATA), freed with the data set; NULL: out of memory. */
 void *lk__dataset_column(lk_dataset *dataset, int i);
-/* The number of a sample in what was read. */
+/* The index of a sample among the samples that were read. */
 static inline int64_t lk__dataset_stored(const lk_dataset *d, int64_t index)
 {
     return d->kept ? d->kept[index] : index;
@@ -137,7 +137,7 @@ typedef struct lk__data_idx {
 } lk__data_idx;
 lk_status lk__idx_read(lk__data_stream *stream, lk__data_idx *idx);
 void      lk__idx_free(lk_context *context, lk__data_idx *idx);
-/* The data set that is made of two files. */
+/* A data set in two files. */
 typedef struct lk__data_idx_config {
     const char        *name;
     int                classes; /* 0: the largest label + 1 */

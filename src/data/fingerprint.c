@@ -1,5 +1,5 @@
-/* fingerprint.c - a number that tells whether a data set holds the samples that it held before. Small ones are read
- * whole, large ones here and there: it has to cost little beside opening them. */
+/* fingerprint.c - a hash that tells whether a data set has the same samples as before. Small data sets are read whole
+ * and large ones in places only, because it must take little time compared with opening them. */
 #include "data/dataset.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* data/gather.h - batches that a device makes itself (device/batch.h): which ones it can make, and what it needs in its
- * memory: the samples of the whole set, or the table by which it converts bytes. */
+/* data/gather.h - batches that a device makes itself (device/batch.h): which batches it can make, and what it needs in
+ * its memory: the samples of the whole set, or the table with which it converts bytes. */
 #ifndef LK__GATHER_H
 #define LK__GATHER_H
 
@@ -22,7 +22,7 @@ size_t lk__gather_bytes(const lk_loader_config *config, bool by_row); /* of the 
 
 typedef struct lk__gather_memory {
     lk__device       *device;
-    char             *memory; /* by field: all samples, one behind the other; then the table */
+    char             *memory; /* by field: all samples, one after the other; then the table */
     size_t            bytes;
     lk__device_gather gather;
 } lk__gather_memory;

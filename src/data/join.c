@@ -1,4 +1,4 @@
-/* join.c - one data set of two: the samples of the first, then those of the second. */
+/* join.c - joins two data sets: the samples of the first, then those of the second. */
 #include "data/dataset.h"
 
 #include <string.h>

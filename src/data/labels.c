@@ -1,5 +1,5 @@
-/* labels.c - class numbers of labels by the classes of training. Names that are not UTF-8 are compared as a
- * checkpoint's record has them. */
+/* labels.c - finds the class numbers of labels among the classes of training. Names that are not UTF-8 are compared in
+ * the form in which a checkpoint's record stores them. */
 #include "data/labels.h"
 
 #include "base/json.h"

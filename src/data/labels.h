@@ -1,6 +1,6 @@
 /* data/labels.h - class numbers of labels where the classes are known before a file is read: those of the samples that
- * a model was trained on (lk_open_options.expected). Labels of other classes are refused by name, or their samples are
- * left out. */
+ * a model was trained on (lk_open_options.expected). Labels of other classes are refused by an error that names them,
+ * or their samples are left out. */
 #ifndef LK__LABELS_H
 #define LK__LABELS_H
 

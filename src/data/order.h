@@ -27,7 +27,7 @@ typedef struct lk__data_order {
     int64_t        epoch;   /* of indices or keys; -1 before the first */
     int64_t       *indices; /* listed: count of them; borrowed. NULL otherwise */
     uint64_t       keys[LK__ORDER_ROUNDS];
-    int64_t       *ahead;       /* listed: count indices, of the epoch behind that of `indices`; NULL: not made ahead */
+    int64_t       *ahead;       /* listed: count indices, of the epoch after that of `indices`; NULL: not made ahead */
     int64_t        ahead_epoch; /* of ahead; -1: none */
     int64_t        listed, left; /* of ahead: indices that are in it, and those of them that are not shuffled */
     lk__random     ahead_random;
@@ -39,7 +39,7 @@ lk__order_kind lk__order_choose(int64_t count, bool shuffle, bool computed);
 size_t         lk__order_bytes(int64_t count, lk__order_kind kind); /* of indices */
 void lk__order_init(lk__data_order *order, int64_t count, uint64_t seed, lk__order_kind kind, int64_t *indices);
 void lk__order_epoch(lk__data_order *order, int64_t epoch); /* generates that epoch's order unless it is current */
-/* The epoch behind the current one is made little by little, from now on, in a second list of lk__order_bytes, which is
+/* The order of the next epoch is created step by step, from now on, in a second list of lk__order_bytes, which is
  * borrowed. */
 void lk__order_make_ahead(lk__data_order *order, int64_t *list);
 /* A part of it: about `samples` indices. Does nothing where it is not made ahead. */

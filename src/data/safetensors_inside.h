@@ -1,4 +1,4 @@
-/* data/safetensors_inside.h - shared by the safetensors reader and writer alone. */
+/* data/safetensors_inside.h - declarations that only the safetensors reader and writer share. */
 #ifndef LK__SAFETENSORS_INSIDE_H
 #define LK__SAFETENSORS_INSIDE_H
 
@@ -6,7 +6,7 @@
 
 enum { LK__SAFETENSORS_HEADER_LIMIT = 100000000 }; /* the reference library's */
 
-/* bytes, with a name of their own; the other names are those of base/dtype_list.h */
+/* booleans, stored as bytes; the names of the other types are in base/dtype_list.h */
 #define LK__SAFETENSORS_BOOL "BOOL"
 
 /* Tensors are sorted by it. */

@@ -43,7 +43,7 @@ typedef struct lk__stream_buffer {
     bool   ended;                /* the stream: the rest of it is here */
 } lk__stream_buffer;
 
-/* Reads on behind the unread part, which moves to the front; a full buffer is replaced by one twice as large. LK_END,
+/* Reads more after the unread part, which moves to the front; a full buffer is replaced by one twice as large. LK_END,
  * without a message: it has `largest` bytes already. */
 lk_status lk__stream_refill(lk__data_stream *stream, lk__stream_buffer *buffer, size_t largest);
 void      lk__stream_buffer_free(lk_context *context, lk__stream_buffer *buffer);

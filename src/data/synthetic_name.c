@@ -1,4 +1,4 @@
-/* synthetic_name.c - synthetic data sets by name: "synthetic:3x32x32,classes=10,count=5000,seed=1" and the same of
+/* synthetic_name.c - synthetic data sets by name: "synthetic:3x32x32,classes=10,count=5000,seed=1" and similarly for
  * tokens. */
 #include "data/format.h"
 

@@ -1,4 +1,4 @@
-/* transform_check.c - which transforms are valid, for which data sets. */
+/* transform_check.c - checks whether a transform is valid for a data set. */
 #include "base/base.h"
 #include "data/transform.h"
 

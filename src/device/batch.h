@@ -1,4 +1,4 @@
-/* device/batch.h - making the rows of a batch from stored samples: the operands of sample_rows, and one row on the
+/* device/batch.h - converts stored samples to the rows of a batch: the operands of sample_rows, and one row on the
  * host. */
 #ifndef LK__DEVICE_BATCH_H
 #define LK__DEVICE_BATCH_H
@@ -34,7 +34,7 @@ typedef struct lk__device_field {
     const char *name; /* of the program's input; borrowed */
     lk_dtype    in, out;
     int64_t     elements; /* of a sample; below 2^31 */
-    void       *samples;  /* in the device's memory, one behind the other, as stored; NULL: they are sent */
+    void       *samples;  /* in the device's memory, one after the other, as stored; NULL: they are sent */
 } lk__device_field;
 
 typedef struct lk__device_gather {
@@ -44,25 +44,25 @@ typedef struct lk__device_gather {
     int64_t              samples;     /* of the set */
     bool                 by_row;      /* samples are those of the batch; else those of the whole set, by id */
     bool                 transformed; /* field 0 is; others are copied, or converted from f32 to f64 */
-    lk__device_transform transform;   /* its arrays are in the device's memory, mean and std one behind the other */
+    lk__device_transform transform;   /* its arrays are in the device's memory, mean followed by std */
 } lk__device_gather;
 
 /* ---- the operation ---- */
 
-/* Operands of sample_rows. A header is a step block, and behind LK__DEVICE_IDS bytes the ids of its samples; headers
- * may be in pinned memory of the host. With table or normal, the first of the samples is transformed: it is (N, C, H,
- * W), and its rows too. call->invalid is cleared. */
+/* Operands of sample_rows. A header is a step block and, at offset LK__DEVICE_IDS, the ids of its samples; headers may
+ * be in pinned memory of the host. With table or normal, the first of the samples is transformed: it is (N, C, H, W),
+ * and its rows too. call->invalid is cleared. */
 enum { LK__DEVICE_IDS = 128 };
 enum {
     LK__ROWS_HEADERS,   /* (slots, bytes) */
     LK__ROWS_RING_SLOT, /* modulo the slots: which of them is read; absent: the first */
     LK__ROWS_TABLE,     /* (channels or 1, 256) */
     LK__ROWS_NORMAL,    /* (2, channels or 1) */
-    LK__ROWS_SAMPLES,   /* this and those behind it */
+    LK__ROWS_SAMPLES,   /* this and those after it */
 };
 enum {
     LK__ROWS_HEADER, /* written unless it is what is read */
-    LK__ROWS_OUT,    /* this and those behind it: rows of the samples in the same order */
+    LK__ROWS_OUT,    /* this and those after it: rows of the samples in the same order */
     LK__ROWS_FIELDS = LK__MAX_OUT - LK__ROWS_OUT,
 };
 

@@ -1,5 +1,5 @@
-/* context.c - creates and frees a context with its device. What base keeps of a context is in base/context.c, which
- * knows no device. */
+/* context.c - creates and frees a context with its device. The part of a context that does not depend on a device is in
+ * base/context.c. */
 #include "base/config.h"
 #include "device/device.h"
 

@@ -1,5 +1,5 @@
-/* device/custom.h - users' operations (lockstep/operation.h): checking them, and calling their callbacks where kernels
- * are called. */
+/* device/custom.h - users' operations (lockstep/operation.h): checking them, and calling their callbacks in place of
+ * kernels. */
 #ifndef LK__CUSTOM_H
 #define LK__CUSTOM_H
 

@@ -1,4 +1,4 @@
-/* custom_create.c - copies of users' operations, and the check of their structs and of what their shape rules give. */
+/* custom_create.c - copies users' operations, and checks their structs and the results of their shape rules. */
 #include "base/config.h"
 #include "base/environment.h"
 #include "device/custom.h"

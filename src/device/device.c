@@ -1,4 +1,4 @@
-/* device.c - the devices of this build, opened by name, and what is the same for all of them. */
+/* device.c - opens the devices of this build by name; also functions that are the same for all of them. */
 #include "base/environment.h"
 #include "device/devices.h"
 

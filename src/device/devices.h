@@ -1,5 +1,5 @@
-/* device/devices.h - the devices of this build: one name each. The entry lk__device_entry_NAME of a device says the
- * rest: what users read about it, when `auto` chooses it, and where its functions are. */
+/* device/devices.h - the devices of this build: one name each. The entry lk__device_entry_NAME of a device contains the
+ * rest: its description for users, when `auto` chooses it, and its functions. */
 #ifndef LK__DEVICES_H
 #define LK__DEVICES_H
 

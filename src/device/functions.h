@@ -1,10 +1,9 @@
 /* device/functions.h - the formulas of the functions of base/function.h and of their gradients, for the CPU and for
- * CUDA: whoever adds a function writes both here. The formulas, and so the results at infinities and NaN, are the same
- * on both.
+ * CUDA: a new function needs both here. The formulas, and so the results at infinities and NaN, are the same on both.
  *
- * The CPU's are vectors (vec), in a list for device/cpu/unary.c, which includes this behind device/cpu/vmath.h; CUDA's
+ * The CPU's are vectors (vec), in a list for device/cpu/unary.c, which includes this after device/cpu/vmath.h; CUDA's
  * are scalars of type R, float or double, in two switches that are resolved at compile time, for device/cuda/unary.h,
- * which has what they call. */
+ * which has the functions that they call. */
 #ifndef LK__FUNCTIONS_H
 #define LK__FUNCTIONS_H
 

@@ -1,7 +1,7 @@
-/* guarded.c - a device for tests: the CPU's kernels over memory that is mapped twice. The address that everyone sees
- * cannot be read or written, ever; kernels, copies and sums add the offset to the second mapping, which can. So an
- * access to a tensor's memory that does not go through the device is a fault here, as it would be with a GPU, and
- * results have the CPU's bits.
+/* guarded.c - a device for tests: the CPU's kernels over memory that is mapped twice. The address that callers see can
+ * never be read or written; kernels, copies and sums add the offset to the second mapping, which can. So an access to a
+ * tensor's memory that does not go through the device is a fault here, as it would be with a GPU, and results have the
+ * CPU's bits.
  *
  * One region of addresses is reserved for all of a context's allocations, so that the offset is the same for all. It is
  * backed by a file in memory whose pages exist only where they are used. */

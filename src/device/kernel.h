@@ -65,7 +65,7 @@ typedef struct lk__kernel_invalid_id {
 
 /* A user's operation as one node has it. Graphs own copies, also those of plans. */
 typedef struct lk__kernel_custom {
-    lk_operation operation; /* its name and attributes are in this allocation, behind the struct */
+    lk_operation operation; /* its name and attributes are in this allocation, after the struct */
     lk_context  *context;
     lk_site      site;
     size_t       bytes;   /* of the allocation */

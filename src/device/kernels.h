@@ -19,7 +19,7 @@ typedef struct lk__device_kernel {
     const void *entry; /* the device's own */
 } lk__device_kernel;
 
-/* Typical rates, the same on every rank, because plans are made from them. */
+/* Typical rates, the same on every rank, because plans depend on them. */
 typedef struct lk__device_rates {
     double flops, memory; /* operations a second, bytes a second */
 } lk__device_rates;
@@ -35,11 +35,10 @@ typedef struct lk__device_kernels {
     /* Which algorithms kernels choose, when they are prepared and more than one way was measured. choose_begin: kernels
      * that are prepared from now on take what the list `text` (NULL: none) of `whose` ("rank 0", "the checkpoint") has;
      * other choices are measured while there is time or, with `only`, left to the libraries' first choice. A shape for
-     * which no time was left is in the list as such, so that whoever is given the list does not measure it either.
-     * lk__device.tuning counts them. list_tuned: what kernels took
-     * since, as lines of text and a NUL where `bytes` are enough; its length. Equal for equal choices. *mismatch: some
-     * of what was given does not fit this GPU or its libraries, which was logged. NULL: the device chooses by shapes
-     * alone. */
+     * which no time was left is marked in the list, so that a program that is given the list does not measure it
+     * either. lk__device.tuning counts them. list_tuned: what kernels took since, as lines of text and a NUL where
+     * `bytes` are enough; its length. Equal for equal choices. *mismatch: some of what was given does not fit this GPU
+     * or its libraries, which was logged. NULL: the device chooses by shapes alone. */
     lk_status (*choose_begin)(lk__device *device, const char *text, const char *whose, bool only);
     size_t (*list_tuned)(lk__device *device, char *text, size_t bytes, bool *mismatch);
     /* Launch groups (launch_group.h) that it has kernels for: LK__GROUP_KINDS entries, by kind. For steps whose kernels

@@ -1,7 +1,7 @@
 /* device/launch_group.h - launch groups: neighbouring nodes that a device runs in one launch. The plan finds them by
  * patterns over the graph (plan/launch_group.c) and lays memory out so that no result of a group overlaps what another
  * of its nodes reads or writes, since blocks of one launch run in any order. A device lists the kinds for which it has
- * kernels; all results are those of the nodes one by one.
+ * kernels; all results are the same as when the nodes run one by one.
  *
  * The calls of a group are in the order of their nodes; `role` says which call has which role. */
 #ifndef LK__DEVICE_LAUNCH_GROUP_H

@@ -19,14 +19,15 @@ typedef struct lk__device_memory {
     bool host; /* it is the host's: anyone may dereference it, and kernels read the caller's inputs where they are */
     bool one_block; /* what is allocated together (lk__device_alloc_parts) is one allocation */
 
-    /* LK_OK, or why nothing can be allocated: a device may be opened for plans alone. NULL: it always can. */
+    /* LK_OK, or why nothing can be allocated: a device may be opened only to make plans. NULL: allocation is always
+     * possible. */
     lk_status (*check)(lk__device *device);
     /* Zeroed memory of the device, aligned to LK__ALIGN and accounted under kind; NULL: a message is set. */
     void *(*alloc)(lk__device *device, lk_memory kind, size_t bytes);
     void (*free)(lk__device *device, lk_memory kind, void *memory, size_t bytes);
     /* Bytes of its memory that can still be allocated, and of all of it; 0: not known. NULL: as for the host's. */
     void (*available)(lk__device *device, size_t *free, size_t *total);
-    /* Host memory from which and to which it copies quickly. */
+    /* Allocates host memory from and to which the device copies quickly. */
     void *(*alloc_host)(lk__device *device, lk_memory kind, size_t bytes);
     void (*free_host)(lk__device *device, lk_memory kind, void *memory, size_t bytes);
     /* The same for host memory that others allocated; where that fails, copies are slower. NULL: there is nothing to

@@ -1,6 +1,6 @@
 /* peak.c - multiply-adds in registers: enough independent ones for every unit to begin one in each cycle (latency ×
- * units: 8 to 10 on x86, 16 on arm64), and no more than there are registers. In assembly, because what a compiler makes
- * of such a loop is not known: it moves products out of it, or keeps accumulators in memory. */
+ * units: 8 to 10 on x86, 16 on arm64), and no more than there are registers. It is in assembly because compilers
+ * transform such a loop: they may move products out of it, or keep accumulators in memory. */
 #include "device/peak.h"
 
 #include "base/base.h"

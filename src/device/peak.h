@@ -1,4 +1,4 @@
-/* device/peak.h - what the cores compute at most: multiply-adds in registers and nothing else. */
+/* device/peak.h - measures the peak arithmetic rate of the cores: multiply-adds in registers and nothing else. */
 #ifndef LK__PEAK_H
 #define LK__PEAK_H
 

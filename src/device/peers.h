@@ -1,22 +1,22 @@
 /* device/peers.h - memory of a device that the processes of other ranks map, and the collectives that kernels run in
  * it: ranks read and write each other's memory, and wait for each other by flags in it.
  *
- * Every rank of a group has one block that all its peers map: its flags, then scratch memory. Kernels alone use them.
+ * Every rank of a group has one block that all its peers map: its flags, then scratch memory. Only kernels use it.
  * Ranks wait for each other at gates. A gate is one word in the memory of its first rank, which counts arrivals; a rank
  * that has waited too long marks the same word as failed, by comparing and exchanging it. So either all ranks pass or
- * none does, also where one arrives just as another gives up. A gate round is one such passing of all its ranks; rounds
- * are numbered from 0. How many a rank has passed is kept in the group's own block (lk__peers_group.passed), so that
- * every run of a recording goes on where the last one ended. One block of one kernel waits at a gate, so no kernel
- * needs several of its blocks to run at once.
+ * none does, also where one arrives just as another gives up. A gate round is one passing of the gate by all its ranks;
+ * rounds are numbered from 0. The number of rounds that a rank has passed is kept in the group's own block
+ * (lk__peers_group.passed), so that every run of a recording continues where the last one ended. One block of one
+ * kernel waits at a gate, so no kernel needs several of its blocks to run at once.
  *
- * Every wait ends: when all have arrived, at the deadline by the device's clock, or when a rank or the host says so. A
- * wait whose late rank cannot be told ends at twice the deadline. A wait that ends otherwise is a failure. The kernel
- * then writes lk__peers_progress, and LK__HALTED_BY_GROUP to the call's `halted` word; from then on no call of the
- * group reads or writes anything, here or at a peer: each looks at the group's `failed` and at `halted` first. A kernel
- * that writes to peers does so only while none of them can have given up by its deadline: it has passed the gate less
- * than half a deadline ago, and the gate's word is not marked. A peer that ends its wait by order, of its host or of
- * another rank's failure, may do so at any time: what is then written is memory of the group, which its owner neither
- * reads nor frees before the writer has unmapped it. */
+ * Every wait ends: when all ranks have arrived, at the deadline by the device's clock, or by order of a rank or the
+ * host. A wait whose late rank cannot be identified ends at twice the deadline. Every wait that ends before all ranks
+ * have arrived is a failure. The kernel then writes lk__peers_progress, and LK__HALTED_BY_GROUP to the call's `halted`
+ * word; from then on no call of the group reads or writes anything, here or at a peer: each looks at the group's
+ * `failed` and at `halted` first. A kernel that writes to peers does so only while none of them can have given up by
+ * its deadline: it has passed the gate less than half a deadline ago, and the gate's word is not marked. A peer that
+ * ends its wait by order, of its host or of another rank's failure, may do so at any time: what is then written is
+ * memory of the group, which its owner neither reads nor frees before the writer has unmapped it. */
 #ifndef LK__DEVICE_PEERS_H
 #define LK__DEVICE_PEERS_H
 
@@ -65,8 +65,8 @@ typedef struct lk__peers_progress {
     int32_t  failed;
 } lk__peers_progress;
 
-/* A rank's own block of a group, in its device's memory and mapped by nobody else; the host writes it once, with
- * everything behind `progress` 0. */
+/* A rank's private block of a group, in its device's memory; no other rank maps it. The host writes it once, with
+ * everything after `progress` 0. */
 typedef struct lk__peers_group {
     int32_t             rank, ranks;
     int64_t             deadline_ns;           /* of a wait */

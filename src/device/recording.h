@@ -1,5 +1,5 @@
 /* device/recording.h - steps that are queued as a whole: work that is recorded once and run again, the numbers of such
- * a step, which the device judges itself, and reports of what ran when. */
+ * a step, which the device checks itself, and reports of what ran when. */
 #ifndef LK__DEVICE_RECORDING_H
 #define LK__DEVICE_RECORDING_H
 

@@ -1,5 +1,5 @@
-/* device/sample_part.h - where the elements of a sample are in the whole sample, of which an operand may be a part:
- * random numbers are those of the whole's elements. */
+/* device/sample_part.h - maps elements of an operand, which may be a part of a sample, to their positions in the whole
+ * sample: random numbers depend on the position in the whole sample. */
 #ifndef LK__SAMPLE_PART_H
 #define LK__SAMPLE_PART_H
 

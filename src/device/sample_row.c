@@ -1,5 +1,5 @@
-/* sample_row.c - one sample becomes one row of a batch, on the host: converted, normalised, cropped, flipped, a square
- * of it set to 0. Loaders call it, and the CPU's kernel of sample_rows. */
+/* sample_row.c - converts one sample to one row of a batch on the host: conversion, normalisation, crop, flip, and a
+ * square set to 0. It is called by loaders and by the CPU's kernel of sample_rows. */
 #include "device/batch.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* build.c - what the recording calls of lockstep/graph.h share, and those that work element by element. Each checks
+/* build.c - helpers of the recording calls of lockstep/graph.h, and the calls of element-wise operations. Each checks
  * what a descriptor cannot express (the arguments' graph, ranges), adds its node and returns the result; after a
  * failure they do nothing. Others are in build_axes.c, build_layers.c and losses.c. */
 #include "graph/build.h"

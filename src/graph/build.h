@@ -1,4 +1,4 @@
-/* graph/build.h - what the recording calls of lockstep/graph.h share. */
+/* graph/build.h - helpers of the recording calls of lockstep/graph.h. */
 #ifndef LK__GRAPH_BUILD_H
 #define LK__GRAPH_BUILD_H
 

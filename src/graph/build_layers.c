@@ -1,5 +1,5 @@
-/* build_layers.c - the recording calls of products, convolutions, pools, norms, embeddings and attention. Layers with
- * parameters of their own are in nn/layers.c. */
+/* build_layers.c - the recording calls of products, convolutions, pools, norms, embeddings and attention. Layers that
+ * create their own parameters are in nn/layers.c. */
 #include "graph/build.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* copy.c - copies of a graph: those that passes change, without names and data that no pass reads, and the plan's
- * complete copy. */
+/* copy.c - copies a graph: for passes, which change their copy, without names and data that no pass reads; for the
+ * plan, completely. */
 #include "device/custom.h"
 #include "graph/graph.h"
 

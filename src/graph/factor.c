@@ -1,4 +1,4 @@
-/* factor.c - the factors of an operation at given shapes: which line holds, and the extents of its factors. */
+/* factor.c - the factors of an operation at given shapes: which line applies, and the extents of its factors. */
 #include "graph/factor_line.h"
 
 #include <stdio.h>

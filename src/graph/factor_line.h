@@ -1,4 +1,4 @@
-/* graph/factor_line.h - a line of factors, read: for factor.c. */
+/* graph/factor_line.h - a parsed line of factors, for factor.c. */
 #ifndef LK__FACTOR_LINE_H
 #define LK__FACTOR_LINE_H
 

@@ -1,4 +1,4 @@
-/* factor_part.c - from a part of an operand to the whole, by the factors that its dimensions are made of. */
+/* factor_part.c - maps a part of an operand to the whole, by the factors of which its dimensions consist. */
 #include "graph/factor_part.h"
 
 static int64_t segment_extent(const lk__factors *f, const lk__factor_product *segment, lk__factor_cut c)

@@ -1,6 +1,6 @@
 /* grad.c - gradients by graph transformation: visits the nodes from the loss backwards; each operation's gradient rule
- * appends the nodes that compute its inputs' gradients. Blocks marked for recomputation are recorded again before their
- * backward. */
+ * appends the nodes that compute its inputs' gradients. The nodes of blocks that are marked for recomputation are
+ * recorded again before their backward. */
 #include "graph/op.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* losses.c - the recording calls of losses, with and without a reduction. Losses of the user's own are in total.c, sums
- * of losses in terms.c. */
+/* losses.c - the recording calls of losses, with and without a reduction. Users' own losses are in total.c, sums of
+ * losses in terms.c. */
 #include "graph/build.h"
 
 static lk_tensor record_entropy(lk_site site, lk__op op, lk_tensor logits, lk_tensor labels,

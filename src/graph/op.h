@@ -211,7 +211,7 @@ typedef struct lk__graph_op {
 } lk__graph_op;
 
 const lk__graph_op *lk__op_find(lk__op op);
-/* The ranks whose rows a value has room for: estimates assume that each sends an equal part of its own. */
+/* The number of ranks for whose rows a value has room: estimates assume that each sends an equal part of its rows. */
 static inline double lk__value_ranks(const lk_graph *g, int value)
 {
     int routed = g->values[value].routed;
@@ -231,8 +231,9 @@ bool lk__cast_inputs(lk_graph *graph, lk_site site, lk__op op, int *in, int inpu
 /* The type of output i of the node; `given`: that of its shape. */
 lk_dtype lk__output_type(const lk_graph *graph, const lk__graph_node *node, int output, lk_dtype element,
                          lk_dtype given);
-/* The element type of a node with these inputs: narrow where narrow and wide operands meet, unless the operation needs
- * wide ones. `given`: where no operand determines it. false: they cannot meet, which is recorded in the graph. */
+/* The element type of a node with these inputs: narrow where there are narrow and wide operands, unless the operation
+ * needs wide ones. `given`: the type where no operand determines it. false: the types cannot be combined, which is
+ * recorded in the graph. */
 bool lk__choose_element(lk_graph *graph, lk_site site, lk__op op, const int *in, int inputs, lk_dtype given,
                         lk_dtype *element);
 /* Whether output 0 of a node is in the memory of its input 0. */
@@ -278,7 +279,7 @@ bool lk__node_is_same(const lk_graph *graph, const lk__graph_node *node, int out
 
 /* Whether input i of a node is present, needs a gradient, and gets one from this operation. */
 bool lk__node_wants_gradient(const lk_graph *graph, const lk__graph_node *node, int i);
-/* Whether the node's outputs need a gradient: any of its inputs wants one. */
+/* Whether the node's outputs need a gradient: they do if any of its inputs needs one. */
 bool lk__node_needs_gradient(const lk_graph *graph, const lk__graph_node *node);
 
 double lk__arithmetic_none(const lk_graph *graph, const lk__graph_node *node);

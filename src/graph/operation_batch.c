@@ -1,4 +1,4 @@
-/* operation_batch.c - arrays for the operands of a user's operation, and parts of them by sample. */
+/* operation_batch.c - allocates arrays for the operands of a user's operation, and divides them by sample. */
 #include "graph/operation_batch.h"
 
 #include "base/random.h"

@@ -1,4 +1,4 @@
-/* graph/operation_batch.h - operands with data for a user's operation outside of a program: for lk_operation_check. */
+/* graph/operation_batch.h - operands with data for a user's operation outside a program, for lk_operation_check. */
 #ifndef LK__OPERATION_BATCH_H
 #define LK__OPERATION_BATCH_H
 

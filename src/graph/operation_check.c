@@ -1,5 +1,5 @@
-/* operation_check.c - lk_operation_check: a user's operation on drawn operands, and what it does compared with what it
- * promises. */
+/* operation_check.c - lk_operation_check: runs a user's operation on random operands, and compares its results with its
+ * declarations. */
 #include "graph/operation_batch.h"
 #include "graph/operation_factors.h"
 

@@ -1,4 +1,4 @@
-/* graph/operation_factors.h - the factors that a user's operation declares, compared with what it does: for
+/* graph/operation_factors.h - compares the factors that a user's operation declares with its results, for
  * lk_operation_check. */
 #ifndef LK__OPERATION_FACTORS_H
 #define LK__OPERATION_FACTORS_H

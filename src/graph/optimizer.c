@@ -1,4 +1,5 @@
-/* optimizer.c - what is known of an optimizer by its descriptor: names, options and their ranges, attributes, state. */
+/* optimizer.c - looks up properties of an optimizer in its descriptor: names, options and their ranges, attributes,
+ * state. */
 #include "graph/optimizer.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* graph/optimizer.h - the descriptor of an optimizer: what its options, its state and its operation are. Each is in
- * the file of its operation (graph/op/adam.c); the plan, the comparison of ranks, checkpoints and, through
- * <lockstep/optimizer.h>, the command ask it. docs/extending.md adds one. */
+/* graph/optimizer.h - the descriptor of an optimizer: its options, its state and its operation. Each descriptor is in
+ * the file of the operation (graph/op/adam.c). The plan, the comparison of ranks, checkpoints and, through
+ * <lockstep/optimizer.h>, the command use it. docs/extending.md adds one. */
 #ifndef LK__GRAPH_OPTIMIZER_H
 #define LK__GRAPH_OPTIMIZER_H
 

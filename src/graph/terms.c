@@ -1,7 +1,7 @@
-/* terms.c - a loss that is a sum of losses: which ones, and by what each is multiplied. The mean of a sum is not the
- * sum over one weight: every loss has its own (labels that are missing for one head are there for another), so it is
- * divided before they are added. Only sums, differences and multiples by numbers that are known now can be taken
- * apart. */
+/* terms.c - splits a loss that is a sum of losses into its terms and their factors. Every loss has its own weight
+ * (labels may be missing for one head and present for another), so each sum is divided by its weight before the losses
+ * are added. Only sums, differences, and multiples by numbers that are known when the graph is recorded can be
+ * split. */
 #include "graph/op.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* total.c - losses and metrics of the user's own: a sum of numbers of samples, together with its weight. A number that
- * was already added or averaged over samples has lost its weight: programs see a part of the batch (a rank's, a
+/* total.c - users' own losses and metrics: a sum of numbers of samples, together with its weight. A number that was
+ * already added or averaged over samples has lost its weight: programs see a part of the batch (a rank's, a
  * micro-batch's, a leaf's), so that its mean would change with the number of parts. It is refused, except for the sum
  * of a loss, whose weight is known. */
 #include "graph/op.h"

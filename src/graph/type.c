@@ -1,5 +1,5 @@
 /* type.c - the types of a node's operands: one element type for all that its descriptor calls REAL, the type of its
- * sums, and casts where a value has another one. */
+ * sums, and casts where a value has another type. */
 #include "graph/op.h"
 
 /* The one type of such operands; LK_DTYPE_COUNT: several. */

@@ -1,6 +1,6 @@
 /* hosts.c - a job on several hosts from one launcher: one ssh to each host, which runs a remote launcher there. Remote
- * launchers report that they are ready, receive the port, start their ranks, and stop at the end of their standard
- * input: so also if we are killed. */
+ * launchers report that they are ready, receive the port, start their ranks, and stop when their standard input ends,
+ * which also happens if this launcher is killed. */
 #define _GNU_SOURCE
 #include "base/environment.h"
 #include "launch/spec.h"

@@ -1,5 +1,5 @@
 /* hwloc.c - cores in hwloc's order: threads of a core, cores of a cache, caches of a memory node and nodes of a socket
- * are adjacent. The library is loaded on demand, so that it does not delay anything else. */
+ * are adjacent. The library is loaded only when it is needed, so that it does not delay anything else. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 

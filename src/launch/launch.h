@@ -313,7 +313,7 @@ lk_status lk__folder_filtered(lk__launch_job *job);  /* opens the files of filte
 void      lk__folder_filtered_close(lk__launch_job *job);
 /* Bits of "3" or "0:1,1:3" for one local rank; below 0: invalid. */
 int lk__std_bits(const char *text, int local_rank);
-/* "0,2": LK_EINVAL if it is not such a list, or if an entry is not below `ranks`. NULL is fine. */
+/* "0,2": LK_EINVAL if it is not a list of this form, or if an entry is not below `ranks`. NULL is fine. */
 lk_status lk__filter_check(lk_context *context, const char *text, int ranks);
 bool      lk__filter_has(const char *text, int local_rank);
 

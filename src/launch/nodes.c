@@ -1,5 +1,5 @@
-/* nodes.c - what ranks have of a host before they are started: on how many memory nodes (NUMA) they are, and how much
- * memory each may allocate. */
+/* nodes.c - the resources of ranks on a host before they are started: the number of memory nodes (NUMA) that they use,
+ * and how much memory each may allocate. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 

@@ -1,6 +1,6 @@
-/* program.c - where a program is that PATH does not have. A shell that ssh starts often has a shorter PATH than the
- * user's own: then the path that the program has on the launcher's host is tried, and the directory of this executable,
- * for `lockstep` itself. */
+/* program.c - finds a program that is not in PATH. A shell that ssh starts often has a shorter PATH than the user's own
+ * shell. Then the program's path on the launcher's host is tried and, for `lockstep` itself, the directory of this
+ * executable. */
 #define _GNU_SOURCE
 #include "base/environment.h"
 #include "launch/launch.h"

@@ -1,4 +1,4 @@
-/* start.c - starts one child: its process group, pipes and cores; and learns through a pipe whether exec succeeded. */
+/* start.c - starts one child with its process group, pipes and cores. A pipe reports whether exec succeeded. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 

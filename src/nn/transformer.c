@@ -1,5 +1,5 @@
-/* transformer.c - configurations of transformers: defaults, presets, checks and sizes; and what records a model of any
- * kind. */
+/* transformer.c - configurations of transformers: defaults, presets, checks and sizes; and the call that records a
+ * model of any kind. */
 #include "nn/transformer.h"
 
 #include <lockstep/device.h>

@@ -1,4 +1,4 @@
-/* nn/transformer.h - what the kinds of transformers share; on public headers alone. */
+/* nn/transformer.h - what the kinds of transformers share. It uses only public headers. */
 #ifndef LK__TRANSFORMER_H
 #define LK__TRANSFORMER_H
 

@@ -1,6 +1,6 @@
 /* plan/access.h - what an instruction reads and writes in a run: which bytes of which memory, what they must hold
- * before, and what they hold after. Follows from the plan alone, for any rank: nothing is allocated, and no group is
- * needed. */
+ * before, and what they hold after. The accesses follow from the plan alone and can be computed for any rank: nothing
+ * is allocated, and no group is needed. */
 #ifndef LK__PLAN_ACCESS_H
 #define LK__PLAN_ACCESS_H
 
@@ -8,7 +8,7 @@
 #include "plan/leaf_stack.h"
 #include "plan/schedule.h"
 
-/* Memory that has addresses of its own. Offsets are bytes; where it says "numbers", each is one byte long. */
+/* A space of memory with its own addresses. Offsets are bytes; where it says "numbers", each is one byte long. */
 enum {
     LK__SPACE_PARAMETERS,
     LK__SPACE_MASTER,
@@ -36,7 +36,7 @@ typedef enum lk__plan_access_kind {
     LK__READS,
     LK__READS_AT_ONCE, /* of a start: not while it is in flight */
     LK__READS_IN_PLACE, /* and may write the same bytes */
-    LK__LENDS,          /* read here and, until the barrier behind the update, by other ranks */
+    LK__LENDS,          /* read here and, until the barrier after the update, by other ranks */
     LK__WRITES,
     LK__COPIES /* what is at the same offset of `from`, whatever it is */
 } lk__plan_access_kind;

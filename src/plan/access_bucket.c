@@ -1,6 +1,6 @@
 /* access_bucket.c - the accesses of instructions on gradients: sums of micro-batches and leaves, rounding, copies,
- * reductions; and the update of a state that the ranks of a host share. A bucket is accessed gradient by gradient, as
- * far as they are in it: what is between them is never read. */
+ * reductions; and the update of a state that the ranks of a host share. A bucket is accessed gradient by gradient: the
+ * gaps between gradients are never read. */
 #include "plan/access.h"
 
 #include "plan/expert_leaves.h"

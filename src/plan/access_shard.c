@@ -1,5 +1,5 @@
 /* access_shard.c - the accesses of instructions on state that ranks have slices of: units are accessed state by state,
- * as far as this rank has them; what is between states is never read. */
+ * limited to this rank's part; the gaps between states are never read. */
 #include "plan/access.h"
 
 /* This rank's part of a value that is whole here, or all that is here of one that is cut. */

@@ -1,8 +1,8 @@
-/* bucket.c - the layout of gradients: contiguous, in the order in which backward makes them, divided into buckets that
- * are reduced as one. A bucket is a node, a concatenation in place, behind the one that makes its last gradient; there
- * its all_reduce starts, or with shared state its reduce_scatter, and backward continues; its wait is in the section
- * sync. So a bucket is closed when it is full, and also when it is large enough and the next gradient takes long to
- * compute. */
+/* bucket.c - the layout of gradients: contiguous, in the order in which backward computes them, divided into buckets
+ * that are each reduced as a whole. A bucket is a node, a concatenation in place, after the node that computes its last
+ * gradient. There its all_reduce (with shared state, its reduce_scatter) starts and backward continues; its wait is in
+ * the section sync. So a bucket is closed when it is full, and also when it is large enough and the next gradient takes
+ * long to compute. */
 #include "plan/expert_leaves.h"
 #include "plan/experts.h"
 

@@ -1,4 +1,4 @@
-/* check_config.c - what a plan is asked for: whether its settings are possible, alone and together. */
+/* check_config.c - checks the settings of a plan, each by itself and in combination. */
 #include "graph/optimizer.h"
 #include "plan/pieces.h"
 #include "plan/pipeline_schedule.h"

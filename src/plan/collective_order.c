@@ -1,5 +1,5 @@
 /* collective_order.c - the collectives of a schedule in the order in which a rank takes part in them, and the first
- * difference of two ranks: there they would wait for each other, or add what does not belong together. */
+ * difference between two ranks: there they would wait for each other, or add unrelated values. */
 #include "plan/verify_schedule.h"
 
 #include <stdio.h>

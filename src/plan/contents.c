@@ -1,5 +1,5 @@
-/* contents.c - intervals of memory and what they hold. A value is written and read as a whole nearly always, so that an
- * access concerns one interval, and a list of some hundred stays short. */
+/* contents.c - intervals of memory and what they hold. A value is written and read as a whole nearly always, so an
+ * access usually touches one interval, and the list has at most a few hundred. */
 #include "plan/contents.h"
 
 #include <string.h>

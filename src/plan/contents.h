@@ -1,6 +1,6 @@
 /* plan/contents.h - what every byte of a program's memory holds at a point of a schedule, as the verifier follows it
- * (verify_schedule.c): for each space, intervals that hold a part of one value, in the order of addresses. Bytes in no
- * interval hold nothing. */
+ * (verify_schedule.c): for each space, intervals that hold a part of one value, in the order of addresses. Bytes
+ * outside all intervals hold nothing. */
 #ifndef LK__PLAN_CONTENTS_H
 #define LK__PLAN_CONTENTS_H
 
@@ -40,7 +40,7 @@ static inline bool lk__content_equal(const lk__plan_content *a, const lk__plan_c
            a->origin == b->origin;
 }
 
-/* The first interval that ends behind `at`; count: none does. */
+/* The first interval that ends after `at`; count: none does. */
 size_t lk__contents_find(const lk__plan_contents *contents, size_t at);
 /* Bytes begin … end-1 hold this now, and nothing is in flight there. */
 lk_status lk__contents_write(lk_context *context, lk__plan_contents *contents, size_t begin, size_t end,

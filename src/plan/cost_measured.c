@@ -1,5 +1,5 @@
-/* cost_measured.c - times of operations that were measured with another plan of the same model: an operation of any
- * other layout takes the time of that with the nearest amount of work, in proportion to it. */
+/* cost_measured.c - times of operations that were measured with another plan of the same model: the time of an
+ * operation that was not measured in this layout is scaled from the one with the nearest amount of work. */
 #include "plan/cost.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* cost_pipeline.c - the estimate of a step in stages: what each stage has and takes, the timeline of its schedule, and
- * what unequal stages cost. A rank has the instructions of its own stage alone; the times of the others are those of
- * the whole model's nodes (stage_costs.c), in proportion to what its own instructions take. */
+ * what unequal stages cost. A rank has the instructions of its own stage alone; the times of other stages are estimated
+ * from the nodes of the whole model (stage_costs.c), scaled by the time of its own instructions. */
 #include "plan/cost.h"
 #include "plan/leaf_stack.h"
 #include "plan/pipeline.h"

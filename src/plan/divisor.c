@@ -1,4 +1,4 @@
-/* divisor.c - the divisor that is nearest to a number. */
+/* divisor.c - finds the divisor that is nearest to a number. */
 #include "plan/divisor.h"
 
 int64_t lk__nearest_divisor(int64_t n, int64_t extent)

@@ -1,4 +1,4 @@
-/* expert_leaves.c - where the gradients of experts are that the leaves of several ranks make. */
+/* expert_leaves.c - locates the gradients of experts that the leaves of several ranks compute. */
 #include "plan/expert_leaves.h"
 
 #include "plan/experts.h"

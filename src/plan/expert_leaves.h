@@ -1,8 +1,9 @@
 /* plan/expert_leaves.h - gradients of experts that are split over ranks (experts.h), where the batch has leaves
- * (leaf_stack.h). A run computes with the rows of one leaf of every rank along expert, its sources, and makes the
- * gradients of each of these leaves. A source has its own sets, in which its leaves are added as on a rank that has
- * them alone: those of this rank are the plan's sets, those of the others are behind everything else in the region of
- * gradients. What the leaves are added to is completed when the bucket is reduced (run/expert_tree.c). */
+ * (leaf_stack.h). A run computes with the rows of one leaf of every rank along expert. These ranks are its sources, and
+ * the run computes gradients for each of their leaves. Each source has its own sets, in which its leaves are added as
+ * they would be on that rank: this rank's sets are those of the plan, and the sets of other sources come after
+ * everything else in the region of gradients. These sums are completed when the bucket is reduced
+ * (run/expert_tree.c). */
 #ifndef LK__PLAN_EXPERT_LEAVES_H
 #define LK__PLAN_EXPERT_LEAVES_H
 
@@ -31,7 +32,7 @@ static inline int lk__source_part(const lk_plan *p, int rank, int source)
  * which its gradients are made. count 0: it has none there (schedule.c, leaves_of_run). */
 lk__leaf_sum lk__source_leaf(const lk_plan *plan, int source, int part, int each);
 
-/* Where a set of a source has a bucket, in the region of gradients; and bytes of what is behind the plan's own sets. */
+/* Where a bucket of a source's set is in the region of gradients; and the bytes after the plan's own sets. */
 size_t lk__source_set(const lk_plan *plan, const lk__plan_bucket *bucket, int source, int set);
 size_t lk__source_bytes(const lk_plan *plan);
 

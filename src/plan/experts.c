@@ -1,6 +1,7 @@
-/* experts.c - the pass of experts.h: first decides in which form each value is held and each node runs, on the graph as
- * it is, then builds the list anew with the local shapes and with exchanges between the two forms. A value keeps its
- * number, which is its held form; its other form is a new value, made where it is needed first and kept. */
+/* experts.c - the pass of experts.h: first decides, on the unchanged graph, in which form each value is held and each
+ * node runs, then rebuilds the list with the local shapes and with exchanges between the two forms. A value keeps its
+ * number, which is its held form; its other form is a new value, which is created where it is first needed and then
+ * kept. */
 #include "plan/experts.h"
 
 #include "plan/expert_leaves.h"

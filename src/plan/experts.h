@@ -2,8 +2,9 @@
  *
  * A value with a row for each assignment of a token to an expert has two forms. By source: the rows of this rank's
  * tokens, in the order of their experts, as they were recorded. By expert: the rows of all ranks' tokens that are
- * assigned to this rank's experts, ordered by expert, rank and assignment, which is the order that one rank has them
- * in. The capacity of that form is what all ranks may send; how many rows there are is known when the step runs.
+ * assigned to this rank's experts, ordered by expert, rank and assignment, which is the order that they have on a
+ * single rank. The capacity of this form is the maximum that all ranks may send; the number of rows is known only when
+ * the step runs.
  *
  *     by source ──exchange_rows──▶ by rank, then expert ──gather_rows──▶ by expert, and the reverse
  *

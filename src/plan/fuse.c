@@ -1,9 +1,9 @@
 /* fuse.c - fuses nodes with their neighbours where the device computes both in one pass over memory: by the patterns of
  * the operations' descriptors and the device's table of fusions.
  *
- * Runs twice. Before the gradients are made: where backward is derived from the fused node, which needs nothing that
- * fusion removes. After that: nodes of backward, and patterns that keep as an output what backward reads. The parts of
- * a fused node can be had again: split.c. */
+ * Runs twice. Before the gradients are derived, it fuses patterns whose fused node has a gradient rule that does not
+ * read any value that fusion removes. After that, it fuses nodes of backward, and patterns that keep as an output what
+ * backward reads. split.c divides a fused node into its parts again. */
 #include "plan/fuse.h"
 
 #include "plan/readers.h"

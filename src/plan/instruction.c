@@ -1,5 +1,5 @@
-/* instruction.c - makes the instructions of a list of nodes. Here alone is decided what sharded updates, leaves,
- * micro-batches, a narrow type of gradients and a device with its own memory mean for a program. */
+/* instruction.c - creates the instructions of a list of nodes. Only this file decides how sharded updates, leaves,
+ * micro-batches, a narrow type of gradients and a device with its own memory affect a program. */
 #include "plan/instruction.h"
 
 #include "base/tree.h"

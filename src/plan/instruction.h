@@ -3,9 +3,9 @@
  * updated: sums of micro-batches and leaves, rounding, copies for a group that does not reach the device's memory, the
  * report, barriers. The interpreter (run/interpreter.c) knows nothing else.
  *
- * A run of a section has conditions, such as "no other backward follows before the update"; an instruction is skipped
- * where one of its own is not among them. So one list serves a single batch, micro-batches, leaves, no_sync, sections
- * run by hand, and steps that are queued. */
+ * A run of a section satisfies certain conditions, such as "no other backward follows before the update"; an
+ * instruction is skipped if it requires a condition that the run does not satisfy. So one list serves a single batch,
+ * micro-batches, leaves, no_sync, sections run by hand, and steps that are queued. */
 #ifndef LK__PLAN_INSTRUCTION_H
 #define LK__PLAN_INSTRUCTION_H
 
@@ -140,7 +140,7 @@ typedef struct lk__plan_instruction {
 typedef struct lk__plan_ranges {
     /* the starts of a section's receives from other stages are in front of it: from `receives` to `begin` */
     size_t receives[LK_SECTION_COUNT], begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT];
-    size_t weights; /* in LK_BACKWARD: behind what other stages wait for; its end, where nothing is left for later */
+    size_t weights; /* in LK_BACKWARD: after what other stages wait for; its end, where nothing is left for later */
 } lk__plan_ranges;
 
 typedef struct lk__plan_instructions {

@@ -1,6 +1,6 @@
-/* launch_group.c - finds launch groups (device/launch_group.h): patterns of nodes that follow each other, by who reads
- * whose results. Views between them, which run nothing, do not matter. A pattern counts where the device has a kernel
- * for it at the capacity's shapes. */
+/* launch_group.c - finds launch groups (device/launch_group.h): patterns of nodes that follow each other, linked by the
+ * results that they read. Views between them do not run and are ignored. A pattern is used only if the device has a
+ * kernel for it at the shapes of the full capacity. */
 #include "plan/launch_group.h"
 
 enum { MOST_MAKERS = 5 }; /* of the operands of attention: three slices or rotations, two writes */

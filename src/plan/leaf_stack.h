@@ -1,12 +1,13 @@
-/* plan/leaf_stack.h - the sets of gradients in which a rank adds those of its leaves, in their tree. Leaves come one
- * after the other onto a stack of partial sums, each of a whole subtree, and the top two are added as soon as they are
- * the sides of one subtree: there are as many sets as the tree is deep, not as many as leaves. In the end the stack
- * has the largest subtrees that the rank's leaves hold whole, the first of them in set 0. Where a batch has many leaves
- * a kernel may add those of a subtree itself, and put its sum onto the stack.
+/* plan/leaf_stack.h - the sets of gradients in which a rank adds those of its leaves, in their tree. Leaves are pushed
+ * one after the other onto a stack of partial sums, each of a whole subtree, and the top two are added as soon as they
+ * are the two halves of one subtree: the number of sets is the depth of the tree, not the number of leaves. In the end
+ * the stack has the largest subtrees that the rank's leaves hold whole, the first of them in set 0. Where a batch has
+ * many leaves, a kernel may add the leaves of a subtree itself and push their sum onto the stack.
  *
- * Leaves that advance together, from one sum over all of them to the next, have a set each: all are there at once.
+ * Leaves that advance together, from one sum over all of them to the next, each have a set, because all of them are
+ * active at once.
  *
- * Leaves are those of a part of the batch, counted from its first. */
+ * Leaves are numbered within a part of the batch, from its first leaf. */
 #ifndef LK__PLAN_LEAF_STACK_H
 #define LK__PLAN_LEAF_STACK_H
 

@@ -1,4 +1,4 @@
-/* like.c - a plan whose states are split as those of another one. */
+/* like.c - creates a plan whose states are split in the same way as those of another plan. */
 #include "plan/like.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* plan/like.h - a plan whose states are split as those of another one: both can have programs over one store. */
+/* plan/like.h - a plan whose states are split in the same way as those of another plan, so that programs of both can
+ * use one store. */
 #ifndef LK__PLAN_LIKE_H
 #define LK__PLAN_LIKE_H
 

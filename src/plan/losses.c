@@ -1,7 +1,7 @@
 /* losses.c - several losses that are added (graph/terms.c). Each is divided by its own weight in the global batch, so
- * backward needs the weights of all micro-batches, leaves and ranks before the first of them runs: a list of its own
- * computes those that are not known from the count of samples, from inputs and constants alone. What the gradient of a
- * loss is multiplied by is a number among the activations, which the host writes before backward (run/losses.c). */
+ * the weights of all micro-batches, leaves and ranks must be known before the first backward runs. A separate list
+ * computes those weights that do not follow from the count of samples; it reads only inputs and constants. The factor
+ * of a loss's gradient is a number among the activations, which the host writes before backward (run/losses.c). */
 #include "plan/plan.h"
 
 lk_status lk__plan_find_losses(lk_plan *p, lk_graph *recorded, int loss)

@@ -1,6 +1,6 @@
-/* matmul_precision.c - lk_plan_config.matmul_precision: what matrix products of f32 multiply is rounded by casts to a
- * narrower type, whose kernels then compute them. Sums, results, biases and all else stay in f32. Behind the passes
- * that make and cut products. */
+/* matmul_precision.c - lk_plan_config.matmul_precision: the operands of f32 matrix products are rounded by casts to a
+ * narrower type, whose kernels then compute the products. Sums, results, biases and everything else stay in f32. Runs
+ * after the passes that create and cut products. */
 #include "plan/plan.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* plan/mesh.c - the mesh of a plan: that of its config, or the one axis of lk_parallel's world and rank, which nothing
- * else reads. */
+/* plan/mesh.c - the mesh of a plan: the mesh of its config, or one axis from lk_parallel's world and rank, which are
+ * read only here. */
 #include "plan/plan.h"
 
 static lk_status check_short_form(lk_context *c, const lk_parallel *parallel)

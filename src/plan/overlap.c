@@ -1,11 +1,11 @@
 /* overlap.c - collectives between parts of products that run while other products compute: a start moves, with the
- * nodes that only it needs, in front of products that do not depend on it, and a wait moves behind such products. The
- * weight gradient of a layer hides the reduce_scatter of its input's gradient, and the product that makes that gradient
- * the all_gather of what was saved. Nodes and values stay the same, and so do all results.
+ * nodes that only it needs, before products that do not depend on it, and a wait moves after products that do not
+ * depend on it. The weight gradient of a layer hides the reduce_scatter of its input's gradient, and the product that
+ * computes that gradient hides the all_gather of what was saved. Nodes and values stay the same, and so do all results.
  *
- * Sums start early: what they read is there anyway, and their result is smaller. What is gathered is larger than its
- * parts, so its wait moves first, which keeps nothing longer but a part; its start moves only as far as that does not
- * hide it. */
+ * Sums start early: their operands exist anyway, and their result is smaller. A gathered value is larger than its
+ * parts, so its wait is moved first, which extends only the lifetime of a part; its start is moved only if that does
+ * not hide the collective. */
 #include "plan/plan.h"
 
 #include <string.h>

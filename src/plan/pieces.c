@@ -3,7 +3,8 @@
  *     all_gather, wait, product          all_gather 1, all_gather 2, wait 1, product 1, wait 2, product 2, join
  *     product, reduce_scatter, wait      product 1, reduce_scatter 1, product 2, reduce_scatter 2, wait 1, wait 2, join
  *
- * A piece of a value that is there is a view of it; one that is made has its place in the joined value. */
+ * A piece of an existing value is a view of it; a piece that is computed is written to its place in the joined
+ * value. */
 #include "plan/pieces.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* plan/pieces.h - collectives of forward that are cut into pieces of the batch, so that products begin with what has
- * arrived: of an all_gather, the product that reads it runs piece by piece, each as soon as that piece is there; of a
- * sum over ranks, a piece of the product's result leaves while the next one is computed. Rows of a product are
+/* plan/pieces.h - collectives of forward that are cut into pieces of the batch, so that products can start on the data
+ * that has arrived. The product that reads an all_gather runs piece by piece, each as soon as its piece has arrived;
+ * for a sum over ranks, one piece of the product's result is sent while the next one is computed. Rows of a product are
  * independent of each other, and each piece is written into its place in the whole result (joined.h): the bits are the
  * same. */
 #ifndef LK__PLAN_PIECES_H

@@ -1,6 +1,7 @@
 /* pieces_find.c - finds collectives of forward whose products can run piece by piece, and into how many pieces they are
- * cut: as many as were asked for, or as make the two together fastest, by a model with the rates of a common network.
- * Whether ranks have one is the caller's to say: a transport that moves nothing while kernels run gains nothing. */
+ * cut: the number that was requested, or the number for which the product and the collective take the least time by a
+ * model with the rates of a common network. The caller must know whether ranks have such a network: with a transport
+ * that moves no data while kernels run, nothing is gained. */
 #include "plan/pieces.h"
 
 #include "graph/factor.h"

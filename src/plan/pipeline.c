@@ -1,6 +1,6 @@
 /* pipeline.c - the pass of pipeline.h: finds the stage of each node and the values that cross between stages, on the
- * graph of all stages, then builds the list of this rank's. Pairs of sends and receives are numbered before anything is
- * removed, so that all ranks number them alike. */
+ * graph of all stages, then builds the list of this rank's stage. Pairs of sends and receives are numbered before
+ * anything is removed, so all ranks use the same numbers. */
 #include "plan/pipeline.h"
 
 #include <string.h>

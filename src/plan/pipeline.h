@@ -3,17 +3,17 @@
  * The recorded nodes are divided into segments: each layer (a block with a number for its name, such as h.0, or as
  * lk_plan_config.stages says), each other block around or between them, and each run of nodes between blocks. A run
  * becomes a block without a name, so that nodes of backward and those that passes add, which have the block of the node
- * they belong to, are in the segment of that. A stage is a run of segments. Nodes that read inputs and constants alone
- * are in no stage: every rank that needs what they make runs them.
+ * they belong to, are in the segment of that. A stage is a run of segments. Nodes that read only inputs and constants
+ * belong to no stage: every rank that needs their results runs them.
  *
  * Every rank plans the whole model; lk__pass_pipeline then keeps the nodes of its stage. A value that another stage
- * reads is sent behind the node that makes it and received before the first that reads it: one pair of nodes, with one
- * number, for each value and stage.
+ * reads is sent after the node that computes it and received before the first node that reads it. For each value and
+ * stage there is one pair of nodes, with one number.
  *
- * A state is held by the stages that read it (lk__plan_splits.held). Tied weights are held by several: each makes the
- * gradient of its own uses, and before the update the first adds them and sends the sum to the others. In every layout
- * with the same bits, and where ranks share states or have slices of them, one stage holds them and sends them to the
- * others. */
+ * A state is held by the stages that read it (lk__plan_splits.held). Tied weights are held by several stages: each
+ * computes the gradient of its own uses, and before the update the first of these stages adds the gradients and sends
+ * the sum to the others. With one result in every layout, and where ranks share states or have slices of them, one
+ * stage holds them and sends them to the others. */
 #ifndef LK__PLAN_PIPELINE_H
 #define LK__PLAN_PIPELINE_H
 
@@ -61,7 +61,7 @@ lk_status lk__tied_divide_forms(lk_plan *plan, lk__plan_list *list);
 /* At the beginning of the section update: the whole gradients of states that several stages hold. */
 lk_status lk__pass_tied(lk_plan *plan);
 
-/* postpone.c: with the schedule zero-bubble, nodes of backward that no other stage waits for come last; then, behind
+/* postpone.c: with the schedule zero-bubble, nodes of backward that no other stage waits for come last; then, after
  * layout, where they begin (lk__plan_list.weights_begin). Between the two that is a node of the graph. */
 lk_status lk__pass_postpone(const lk_plan *plan, lk__plan_list *list, size_t forward);
 void      lk__plan_find_postponed(lk__plan_list *list);

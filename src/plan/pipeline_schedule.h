@@ -1,5 +1,5 @@
 /* plan/pipeline_schedule.h - the order in which the stages of a pipeline compute the micro-batches of a step, and its
- * simulation: the lists of all stages run against each other, with the slots that they have, before the first step. A
+ * simulation: the lists of all stages are simulated together, with the slots that they have, before the first step. A
  * list that would deadlock or overwrite what is still needed is refused. */
 #ifndef LK__PLAN_PIPELINE_SCHEDULE_H
 #define LK__PLAN_PIPELINE_SCHEDULE_H

@@ -1,5 +1,5 @@
-/* pipeline_simulate.c - runs the lists of all stages against each other. A run waits for what other stages send it, and
- * a forward that takes a slot anew also until what was sent from there has been received. */
+/* pipeline_simulate.c - simulates the lists of all stages together. A run waits for the values that other stages send
+ * to it; a forward that reuses a slot also waits until the values that were sent from that slot have been received. */
 #include "plan/pipeline_schedule.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* pipeline_tied.c - gradients of states that several stages hold: tied weights. Each holder has the sum over the batch
- * of its own uses; the first adds them, from the last stage to its own, which is the order in which one rank meets the
- * uses in backward, and sends the sum to the others. All of them update alike. */
+ * of its own uses; the first adds them, from the last stage to its own, which is the order of the uses in backward on a
+ * single rank, and sends the sum to the others. All holders make the same update. */
 #include "plan/pipeline.h"
 
 /* ---- forms ---- */

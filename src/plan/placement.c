@@ -1,10 +1,10 @@
 /* placement.c - finds how values are placed along an axis of the mesh: from the factors of nodes, not from names.
  *
- * A trial cuts one factor of one product, and follows it along values: what belongs together (the feed-forward width of
- * a product, of the functions behind it and of the next product; heads; channels), in forward and backward, is cut
- * together. First those that need nothing but sums at products, the ones that move the least bytes for their arithmetic
- * before others; then what lies between them, along the sequence; then products that are left, where what is saved is
- * worth the bytes. */
+ * A trial cuts one factor of one product, and follows it along values: dimensions of the same factor (the feed-forward
+ * width of a product, of the functions after it and of the next product; heads; channels) are cut together in forward
+ * and backward. First come cuts that need only sums at products, in order of the bytes that they move relative to their
+ * arithmetic; then the values between them are cut along the sequence; then the remaining products, where the savings
+ * are worth the bytes. */
 #include "plan/fuse.h"
 #include "plan/readers.h"
 #include "plan/tactics.h"

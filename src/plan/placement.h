@@ -38,7 +38,7 @@ typedef struct lk__placement_node {
      * `copies`. */
     int copies, second;
     /* out PARTIAL: a sum over the axis is still to be made. Inputs that are added after the sum, once (lk__factors'
-     * `added`), then come in the form in which the sum is held, and the rewriter adds them behind the collective. */
+     * `added`), then come in the form in which the sum is held, and the rewriter adds them after the collective. */
     lk__placement_value in[LK__MAX_IN], out[LK__MAX_OUT];
 } lk__placement_node;
 
@@ -95,7 +95,7 @@ bool      lk__placement_join_coupled(lk_graph *graph, const bool *cut);
 lk_status lk__placement_divide_packed(lk_graph *graph, int extent, size_t *forward);
 /* placement_rewrite.c: rewrites the list's graph to what this rank computes. */
 lk_status lk__placements_apply(lk_plan *plan, lk__plan_list *list, const lk__placements *places, size_t *forward);
-/* merge_sums.c: then adds summands of one value before their collective, not behind it. */
+/* merge_sums.c: then adds summands of one value before their collective, not after it. */
 lk_status lk__plan_merge_sums(lk_plan *plan, lk__plan_list *list, size_t *forward);
 
 #endif

@@ -1,4 +1,4 @@
-/* plan/placement_finder.h - finding placements along one axis, while it is tried: for placement.c. */
+/* plan/placement_finder.h - the state of the search for placements along one axis, for placement.c. */
 #ifndef LK__PLACEMENT_FINDER_H
 #define LK__PLACEMENT_FINDER_H
 

@@ -1,7 +1,7 @@
 /* placement_rewrite.c - the graph of one rank, from the placements of values along an axis of the mesh (placement.h):
- * values get the shape of this rank's part, and where a node needs or makes another placement than that in which a
- * value is held, collectives and local cuts are put between them. A value keeps its number, which is its held form;
- * other forms are new values. */
+ * values get the shape of this rank's part, and where a node needs or produces a placement other than the one in which
+ * a value is held, collectives and local cuts are inserted. A value keeps its number, which is its held form; other
+ * forms are new values. */
 #include "plan/placement.h"
 
 #include "graph/factor.h"

@@ -1,5 +1,5 @@
-/* placement_segments.c - what lies side by side in one dimension, such as queries, keys and values: slices of it, and
- * concatenations (lk__graph_op.segments). Each segment is cut by itself, so that a rank has a part of each. */
+/* placement_segments.c - values that are side by side in one dimension, such as queries, keys and values: their slices
+ * and concatenations (lk__graph_op.segments). Each segment is cut by itself, so that a rank has a part of each. */
 #include "plan/placement_factor.h"
 
 #include <string.h>

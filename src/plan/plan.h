@@ -1,5 +1,5 @@
 /* plan/plan.h - the internals of a plan: two instruction lists (training, evaluation) over one set of states, and the
- * passes that make them. Order of the passes: evaluation → precision → fuse → sync norm → grad → sum parts →
+ * passes that create them. Order of the passes: evaluation → precision → fuse → sync norm → grad → sum parts →
  * placement → experts → pipeline → fuse residual → pieces → postpone → overlap → buckets → shard gather → update →
  * layout → leaf batch → launch groups → memory. */
 #ifndef LK__PLAN_H
@@ -20,12 +20,12 @@ typedef enum lk__plan_region {
     LK__IN_INPUT, /* the caller's memory, bound before a run */
     LK__IN_PARAMETERS,
     LK__IN_BUFFERS,
-    LK__IN_CONSTANTS, /* behind the buffers of the store, or the program's own: from the first constant on */
+    LK__IN_CONSTANTS, /* after the buffers of the store, or the program's own: from the first constant on */
     LK__IN_MASTER,
     LK__IN_OPTIMIZER,
     LK__IN_GRADIENTS,
     LK__IN_ACTIVATIONS, /* the arena; each slot has its own */
-    LK__IN_COMMON,      /* behind them: what a pipeline's slots need only while a section runs */
+    LK__IN_COMMON,      /* after them: what a pipeline's slots need only while a section runs */
     LK__IN_GATHERED,    /* of plan/shard.h: parameters that were gathered, and gradients until they are reduced */
     LK__IN_HOST,        /* of plan/shard.h: parameters that were gathered once for the ranks of a host */
     LK__REGION_COUNT
@@ -61,7 +61,7 @@ typedef struct lk__plan_list {
     int      *order; /* nodes that were not removed, in the order in which they run */
     size_t    order_count, order_capacity;
     size_t    end[LK_SECTION_COUNT]; /* where each section ends in order; it begins where the previous one ends */
-    size_t    weights_begin; /* in LK_BACKWARD, of gradients that no other stage waits for; 0: they are not apart */
+    size_t    weights_begin; /* in LK_BACKWARD, of gradients that no other stage waits for; 0: they are not separate */
     lk__plan_place *places;  /* by value */
     size_t          places_count;
     size_t          arena, workspace; /* bytes */
@@ -117,7 +117,7 @@ typedef struct lk__plan_bucket {
     size_t   offset, bytes; /* in the region of gradients */
     lk_dtype dtype;         /* of its gradients */
     bool     experts;       /* these are of experts that other ranks do not have (experts.h) */
-    bool     postponed;     /* they are made from weights_begin on, maybe behind another micro-batch's backward */
+    bool     postponed;     /* they are computed from weights_begin on, possibly after another micro-batch's backward */
     int      states;
     int      unit; /* of plan/shard.h: that whose gradients it has */
     /* the same, of stages 2 and 3, where it is rounded for its reduction: that, and the slice which is received */
@@ -376,7 +376,7 @@ lk_status lk__pass_update(lk_plan *plan, const lk_optimizer_config *optimizer);
 /* layout.c: removes what nothing reads; stores images channels last where kernels need it; sets order and end. */
 lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t backward_nodes, size_t sync_nodes);
 /* bucket.c: places gradients, groups them into buckets, and adds these and the collectives that reduce them: starts in
- * backward, and waits behind it. *backward: where the nodes of backward end. Before layout. */
+ * backward, and waits after it. *backward: where the nodes of backward end. Before layout. */
 lk_status lk__pass_buckets(lk_plan *plan, size_t *backward);
 void      lk__plan_gradient_memory(lk_plan *plan);                /* once the number of sets is known */
 size_t    lk__bucket_complete(const lk_plan *plan, size_t index); /* position in the order of its collective's start */
@@ -519,7 +519,7 @@ typedef struct lk__plan_queue_bytes {
     size_t results;        /* pinned: of two steps */
 } lk__plan_queue_bytes;
 lk__plan_queue_bytes lk__plan_queue(const lk_plan *plan);
-/* Where field i of the samples that are sent by row begins behind a step block and ids; behind the last field: the
+/* Where field i of the samples that are sent by row begins after a step block and ids; after the last field: the
  * end. */
 size_t lk__plan_sent_offset(const lk_plan *plan, int i);
 /* of the device's memory for them, where steps are not queued; 0: none */

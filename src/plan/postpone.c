@@ -1,6 +1,6 @@
 /* postpone.c - with the schedule zero-bubble: nodes of backward that no other stage waits for, most of them gradients
- * of weights, move behind all others, so that a stage can run them where it would wait. Nodes and values stay the same,
- * and so do all results. */
+ * of weights, move after all others, so that a stage can run them when it would otherwise wait. Nodes and values stay
+ * the same, and so do all results. */
 #include "plan/pipeline.h"
 
 #include <string.h>

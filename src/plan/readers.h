@@ -1,4 +1,4 @@
-/* plan/readers.h - who reads the values of a list, for the pass that fuses nodes. */
+/* plan/readers.h - the nodes that read each value of a list, for the pass that fuses nodes. */
 #ifndef LK__PLAN_READERS_H
 #define LK__PLAN_READERS_H
 

@@ -1,5 +1,4 @@
-/* rebuild.c - for passes that put nodes between others. Nodes run in the order of the list, so the list is built
- * anew. */
+/* rebuild.c - rebuilds a list, for passes that insert nodes: nodes run in the order of the list. */
 #include "plan/plan.h"
 
 int lk__plan_append(lk_graph *g, const lk__graph_node *n)

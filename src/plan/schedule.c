@@ -1,4 +1,4 @@
-/* schedule.c - makes schedules. */
+/* schedule.c - creates schedules. */
 #include "plan/schedule.h"
 
 #include "plan/leaf_stack.h"

@@ -1,5 +1,5 @@
 /* plan/schedule.h - schedules: the runs of sections of which a step, an evaluation or a step of generation consists.
- * Known before anything runs, so that they can be verified, printed and compared. */
+ * They are known before anything runs, so that they can be verified, printed and compared. */
 #ifndef LK__PLAN_SCHEDULE_H
 #define LK__PLAN_SCHEDULE_H
 
@@ -47,7 +47,7 @@ static inline size_t lk__schedule_end(const lk__plan_ranges *at, const lk__sched
 }
 
 /* How the samples of a rank are divided into parts: micro-batches of its own batch, or its leaves of the global one.
- * Known from the plan, so that whoever runs a schedule asks for neither. */
+ * This is known from the plan, so code that runs a schedule does not distinguish them. */
 typedef struct lk__plan_division {
     int  parts, first, here; /* of what is divided, all parts; those of this rank */
     bool global;             /* the global batch is divided, not this rank's */

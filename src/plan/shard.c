@@ -1,5 +1,5 @@
-/* shard.c - the units of a plan whose ranks along the shard axis have slices of the state: which states are together,
- * and what of them this rank has. */
+/* shard.c - the units of a plan whose ranks along the shard axis have slices of the state: which states form a unit,
+ * and which part of it this rank has. */
 #include "plan/experts.h"
 #include "plan/pipeline.h"
 

@@ -3,16 +3,15 @@
  *
  * A unit is a list of states, each at an offset in elements, and is cut flat into one slice for each rank along shard,
  * whatever its states' shapes are. Stored values, master copies, moments and gradients have the same layout: one
- * reduce_scatter makes a rank's slice of the gradients, one all_gather whole parameters, and both in place.
+ * reduce_scatter computes a rank's slice of the gradients, and one all_gather collects whole parameters, both in place.
  *
  *   stage   a rank has all parameters   all gradients            its slices
  *   1       yes                         yes                      master copies, moments
  *   2       yes                         until they are reduced   and gradients
  *   3       while a unit is used        until they are reduced   and parameters
  *
- * Leaves of the batch (lk_parallel.leaves) are added in the order of their tree, which crosses the ranks only above
- * each rank's own subtrees: with them every stage keeps whole gradients until the last of this rank's leaves is
- * done.
+ * Leaves of the batch (lk_parallel.leaves) are added in the order of their tree, which crosses ranks only above each
+ * rank's own subtrees. With leaves, every stage keeps whole gradients until the last of this rank's leaves is done.
  *
  * Values that this adds to lists: LK__VALUE_UNIT, a unit of parameters in the store or this rank's slice of it;
  * LK__VALUE_SLICE, this rank's part of the gradient of a state, with the state's shape. */
@@ -37,11 +36,10 @@ typedef struct lk__plan_unit {
     int      value, slice; /* of the training graph, of stages 1 and 2: its parameters, and this rank's slice */
 } lk__plan_unit;
 
-/* What ranks of a host gather once, in memory that they have in common, where ranks along shard are several on a host:
- * of stage 3, the parameters of a unit. Every rank writes its slice, and fetches those of the ranks with its place on
- * the other hosts. Nobody writes before all ranks of the host have started that gather, at which they no longer read
- * what was there before: that is the only barrier which the memory needs, and it is part of the collective
- * (comm/hosts.h). */
+/* What the ranks of a host gather once, in common memory, where several ranks along shard are on a host: with stage 3,
+ * the parameters of a unit. Every rank writes its slice, and fetches those of the ranks with its place on the other
+ * hosts. No rank writes before all ranks of the host have started the gather, when they no longer read the previous
+ * contents. This is the only barrier that the memory needs, and it is part of the collective (comm/hosts.h). */
 typedef struct lk__plan_host {
     int    sharers; /* ranks of a host that gather together; 0: every rank gathers for itself */
     int    hosts;   /* on which the ranks of such a group are */
@@ -52,7 +50,7 @@ typedef struct lk__plan_host {
  * same number, host by host; 0 hosts: it is not known. */
 lk__plan_host lk__plan_find_host(const lk__mesh_grid *mesh, unsigned axes, int hosts);
 bool          lk__unit_on_host(const lk_plan *plan, const lk__plan_unit *unit); /* it is gathered once on a host */
-/* Bytes of the copy that a rank allocates: the ranks of a host have the same share of it. */
+/* Bytes of the copy that a rank allocates: the ranks of a host allocate equal shares of it. */
 size_t lk__plan_host_share(const lk_plan *plan);
 
 /* When a plan is created: which states are together, and how their arrays are split. */

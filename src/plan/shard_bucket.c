@@ -1,7 +1,7 @@
-/* shard_bucket.c - buckets where ranks have slices of the state: one for each unit. Its reduce_scatter starts behind
- * the node that makes the last of its gradients. Of stage 1, and with leaves, gradients are in their region and are
- * reduced once in a step; its wait is in the section sync. Of stages 2 and 3 they are in the arena until the
- * reduce_scatter ends, which it does before the one after the next starts; the slices stay. */
+/* shard_bucket.c - buckets where ranks have slices of the state: one for each unit. Its reduce_scatter starts after the
+ * node that computes the last of its gradients. With stage 1, and with leaves, gradients are in their region and are
+ * reduced once per step; the wait is in the section sync. With stages 2 and 3 they are in the arena until the
+ * reduce_scatter ends, at the latest before the second next one starts; the slices are kept. */
 #include "plan/expert_leaves.h"
 #include "plan/instruction.h"
 

@@ -1,10 +1,10 @@
-/* shard_gather.c - the all_gathers of parameters that ranks have slices of: behind the update where every rank keeps
- * all of them (stages 1 and 2), or before their use (stage 3).
+/* shard_gather.c - the all_gathers of parameters that ranks have slices of: after the update where every rank keeps all
+ * of them (stages 1 and 2), or before their use (stage 3).
  *
- * Of stage 3, the uses of a unit form segments: as long as no more other units than may be in flight are used in
+ * With stage 3, the uses of a unit form segments: as long as no more other units than may be in flight are used in
  * between, it is kept. Each segment has an all_gather, whose start is where the segment before it begins (with more
  * blocks in flight: some segments earlier), and whose wait is before its first use. Parameters are views of the
- * gathered value. The memory pass frees it behind the last use. Where several ranks along shard are on a host, they
+ * gathered value. The memory pass frees it after the last use. Where several ranks along shard are on a host, they
  * gather it once for all of them (lk__plan_host). */
 #include "plan/plan.h"
 

@@ -1,10 +1,10 @@
-/* shared_buffers.c - which plans let the ranks of a host hold their buffers once, as they hold their parameters: those
- * in which nothing writes to buffers in training, or all ranks compute what is written (synchronised batch norm), so
- * that one of them writes it.
+/* shared_buffers.c - decides whether the ranks of a host can share one copy of their buffers, as they share parameters:
+ * if nothing writes to buffers in training, or if all ranks compute the values that are written (synchronised batch
+ * norm), so that one of them writes it.
  *
- * The writer needs no wait of its own. It is behind the collective that sums the statistics, in which all ranks take
- * part after their last read of the buffer in this micro-batch; and before the last collective of forward and backward,
- * behind which they may read it again. Where the graph does not have it so, each rank has its own buffers. */
+ * The write needs no extra wait. It comes after the collective that sums the statistics, which all ranks enter after
+ * their last read of the buffer in this micro-batch, and before the last collective of forward and backward, after
+ * which they may read it again. Where the graph does not have this order, each rank has its own buffers. */
 #include "plan/plan.h"
 
 static const lk__graph_node *node_at(const lk_plan *p, size_t i) { return &p->train.graph->nodes[p->train.order[i]]; }

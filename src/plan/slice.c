@@ -1,5 +1,5 @@
-/* slice.c - which ranks hold one copy of the state together, each of them summing and updating a slice of every bucket
- * (state_slices.c), and on which hosts they can. */
+/* slice.c - determines which ranks share one copy of the state, where each of them sums and updates a slice of every
+ * bucket (state_slices.c), and on which hosts that is possible. */
 #include "plan/plan.h"
 
 #include "base/tree.h"

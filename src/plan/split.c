@@ -1,6 +1,6 @@
-/* split.c - the parts of a fused node, as nodes: for plans in which something must come between them, such as the sum
- * of partial products over ranks before a residual is added and a function is applied. The reverse of fuse.c, by the
- * same patterns. */
+/* split.c - divides a fused node into separate nodes, for plans in which something must come between them, such as the
+ * sum of partial products over ranks before a residual is added and a function is applied. The reverse of fuse.c, by
+ * the same patterns. */
 #include "plan/fuse.h"
 
 /* The pattern of this kind by which a node is fused; NULL: it is not. */

@@ -1,6 +1,6 @@
-/* stage_costs.c - what the segments of a model cost: its nodes, with the gradients, in a graph that is only priced; and
- * stages by these costs. Axes that split operations or the batch divide all segments alike, so it is the whole model
- * that is priced, as it was recorded. */
+/* stage_costs.c - estimates the costs of a model's segments from a graph with gradients that is built only for the
+ * estimate, and divides the model into stages by these costs. Axes that split operations or the batch divide all
+ * segments equally, so the estimate uses the whole model as it was recorded. */
 #include "graph/optimizer.h"
 #include "plan/cost.h"
 #include "plan/pipeline.h"

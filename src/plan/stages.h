@@ -1,6 +1,6 @@
 /* plan/stages.h - how a model is divided into the stages of a mesh with a pipeline axis. Its segments, in the order of
- * forward, are the blocks of the model (lk_block_begin), and what is recorded before, between and behind them; a stage
- * is a run of segments. */
+ * forward, are the blocks of the model (lk_block_begin), and the nodes that are recorded before, between and after
+ * them; a stage is a run of segments. */
 #ifndef LK__PLAN_STAGES_H
 #define LK__PLAN_STAGES_H
 
@@ -45,7 +45,7 @@ typedef struct lk__stages_price {
     double           arithmetic, bytes;
 } lk__stages_price;
 
-/* A value that one segment makes and another reads: behind it in forward, before it in backward. */
+/* A value that one segment computes and another reads: a later one in forward, an earlier one in backward. */
 typedef struct lk__stages_crossing {
     int    value, from, to; /* segments */
     double bytes;

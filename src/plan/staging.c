@@ -1,5 +1,4 @@
-/* staging.c - the memory of what is copied between the host and a device whose memory is not the host's
- * (run/staging.c). */
+/* staging.c - plans the buffers for copies between the host and a device that has its own memory (run/staging.c). */
 #include "plan/plan.h"
 
 #include "comm/queue.h"

@@ -1,5 +1,5 @@
-/* state_slices.c - the slices of states: of which elements each rank has a copy. test_slices.c compares them with their
- * definition. */
+/* state_slices.c - the slices of states: the elements of which each rank has a copy. test_slices.c compares them with
+ * their definition. */
 #include "plan/experts.h"
 
 #include <stdio.h>

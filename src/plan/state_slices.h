@@ -79,11 +79,11 @@ typedef struct lk__plan_slices {
     lk__plan_splits      splits;
     int                  parts; /* slices, with that of the ranks which do not have it */
     int                  own;   /* this rank's, of `parts` */
-    /* axes along which the ranks that share a copy of the state have different parts of it, one behind the other */
+    /* axes along which the ranks that share a copy of the state have different parts of it, one after the other */
     unsigned apart;
     int      owner; /* this rank, of `owners`, of a state that is trained and shared */
     int owners; /* ranks that share a copy of a slice, each with a range that it updates; 1: a rank has it for itself */
-    /* range i begins there, maybe before the slice, and so far behind the one before */
+    /* where range i begins, maybe before the slice, and its distance from the previous range */
     int64_t   owned_first, owned_each;
     lk_holder holder; /* of one copy of a slice */
     /* copies may differ (running statistics of a rank's own samples), and files have that of the lowest rank */

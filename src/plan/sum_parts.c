@@ -1,5 +1,5 @@
-/* sum_parts.c - parts of the sums of nodes, for one result in every layout: how many there are, and where a boundary
- * may be. Both follow from the graph that was recorded, never from the mesh.
+/* sum_parts.c - the parts of the sums of nodes, for one result in every layout: their number and their possible
+ * boundaries. Both follow from the graph that was recorded, never from the mesh.
  *
  * A dimension may be made of heads of some width, of channels of some pixels, or of queries, keys and values side by
  * side: that an axis cuts whole heads, and each of the three, is known to the operations whose lines of factors say

@@ -1,6 +1,6 @@
-/* tactics.c - where a user says how states are split: lines of "PATTERN: FACTOR@AXIS". The first line whose pattern
- * matches a state's name decides. A line does not affect states that other lines name; what follows for the rest is
- * derived once all lines have been read. */
+/* tactics.c - tactics, by which a user specifies how states are split: lines of "PATTERN: FACTOR@AXIS". The first line
+ * whose pattern matches a state's name decides. A line does not affect states that other lines name; the placements of
+ * other values are derived once all lines have been read. */
 #include "plan/tactics.h"
 
 #include "graph/factor.h"

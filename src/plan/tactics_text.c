@@ -1,4 +1,4 @@
-/* tactics_text.c - how the states of a plan are split, as the tactics that would say so. */
+/* tactics_text.c - prints how the states of a plan are split, in the form of tactics. */
 #include "plan/tactics.h"
 
 #include "graph/factor.h"

@@ -1,4 +1,4 @@
-/* verify_schedule.c - the walk over a schedule, and its sentences. */
+/* verify_schedule.c - walks over a schedule and writes the messages about errors in it. */
 #include "plan/verify_schedule.h"
 
 #include "base/environment.h"

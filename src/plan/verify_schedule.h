@@ -1,10 +1,10 @@
-/* plan/verify_schedule.h - whether a schedule is right: walks its runs, instruction by instruction, and follows what
- * every byte holds. No instruction reads what is not there (another value, another micro-batch, a sum that lacks a part
- * or the other ranks'), nor what a collective in flight writes; none writes what such a collective reads or writes, nor
- * a slice that another rank owns; every start has one wait; every trained state is updated once, after the report of
- * all ranks. And all ranks have the same order of collectives.
+/* plan/verify_schedule.h - verifies a schedule: walks its runs, instruction by instruction, and tracks what every byte
+ * holds. No instruction reads what is not there (another value, another micro-batch, a sum that lacks a part or the
+ * other ranks'), nor what a collective in flight writes; none writes what such a collective reads or writes, nor a
+ * slice that another rank owns; every start has one wait; every trained state is updated once, after the report of all
+ * ranks. And all ranks have the same order of collectives.
  *
- * In every test, and in debug builds: LOCKSTEP_VERIFY_SCHEDULE=1. */
+ * It runs where LOCKSTEP_VERIFY_SCHEDULE=1 is set, as in every test, and in debug builds. */
 #ifndef LK__PLAN_VERIFY_SCHEDULE_H
 #define LK__PLAN_VERIFY_SCHEDULE_H
 
@@ -39,7 +39,7 @@ typedef struct lk__plan_collective {
     lk_dtype        type;
     int             group; /* lk__op_group of a node, 0 for all ranks */
     unsigned        axes;  /* of the mesh, along which the group of a node is */
-    bool            queued; /* on the device's streams, where nobody compares it when it runs */
+    bool            queued; /* on the device's streams, where it is not compared when it runs */
 } lk__plan_collective;
 
 typedef struct lk__plan_order_list {
@@ -47,13 +47,13 @@ typedef struct lk__plan_order_list {
     size_t               count, capacity;
 } lk__plan_order_list;
 
-/* Those of a schedule, behind those that `order` has. */
+/* Appends the collectives of a schedule to `order`. */
 lk_status lk__collective_order(const lk__plan_checked *check, lk__plan_order_list *order);
 /* The same of a kind of schedule of a plan: nothing where it has none. */
 lk_status lk__collective_order_of(const lk_plan *plan, lk__plan_group group, lk__schedule_kind kind,
                                   lk__plan_order_list *order);
 void      lk__collective_order_free(lk_context *context, lk__plan_order_list *order);
-/* One of them as text; behind the last "none". */
+/* One of them as text; past the last: "none". */
 void lk__collective_text(const lk__plan_order_list *order, size_t index, char *text, size_t bytes);
 /* LK_EMISMATCH: the first difference of two ranks, as a sentence. */
 lk_status lk__collective_order_compare(const lk__plan_order_list *a, int rank_a, const lk__plan_order_list *b,

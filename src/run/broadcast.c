@@ -1,5 +1,5 @@
-/* broadcast.c - makes the state of all ranks that of rank 0 or, where ranks have slices, of the first rank that has the
- * same ones. */
+/* broadcast.c - sends the state of rank 0 to all ranks or, where ranks have slices, the state of the first rank that
+ * has the same slices. */
 #include "run/collective.h"
 
 #include "comm/queue.h"

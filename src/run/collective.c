@@ -1,6 +1,6 @@
 /* collective.c - the collectives among the instructions: buckets of gradients, and values such as the sums of
- * synchronised batch norm. One call serves all slots: over leaves it takes what all of them have, along an axis that
- * cuts values each of them has a collective of its own, one after the other. A start that overlaps leaves a work in
+ * synchronised batch norm. One call serves all slots: over leaves it combines the values of all slots; along an axis
+ * that cuts values, each slot has its own collective, one after the other. A start that overlaps leaves a work in
  * flight, which its wait takes; other starts run to the end. */
 #define _GNU_SOURCE
 #include "run/collective.h"

@@ -1,5 +1,5 @@
-/* run/collective.h - what the collectives of a program need besides their operands: shared by collective*.c,
- * leaf_tree.c and report.c. */
+/* run/collective.h - the state of a program's collectives besides their operands, shared by collective*.c, leaf_tree.c
+ * and report.c. */
 #ifndef LK__RUN_COLLECTIVE_H
 #define LK__RUN_COLLECTIVE_H
 
@@ -15,7 +15,7 @@ typedef struct lk__run_collective {
     bool                at_once; /* its wait follows, or it would not overlap: the start runs it to the end */
     lk_work            *work;    /* in flight, or NULL */
     char               *staged;  /* of a send or receive: the host's copy, where the group does not reach the device */
-    lk__device_event   *ended;   /* where collectives are queued on the device: recorded behind the latest */
+    lk__device_event   *ended;   /* where collectives are queued on the device: recorded after the latest */
     bool                queued;  /* since its start, until its wait */
 } lk__run_collective;
 
@@ -65,7 +65,7 @@ struct lk__run_collectives {
     size_t         *route_counts;
     int32_t        *offsets;
     lk__run_loads   loads; /* while a trace records */
-    /* where collectives are queued on the device (collective_queue.c); ready: behind the kernels before a start */
+    /* where collectives are queued on the device (collective_queue.c); ready: after the kernels before a start */
     lk__device_stream *streams[LK__RUN_STREAMS];
     lk__device_event  *ready;
 };
@@ -78,7 +78,7 @@ lk_status lk__collective_take(lk_program *program, lk__run_collective *collectiv
 /* ---- collective_queue.c: collectives that are queued on the device, where the group's transport does so ---- */
 lk_status lk__collective_queue_create(lk_program *program);
 void      lk__collective_queue_free(lk_program *program);
-/* A start, and its wait: on streams of their own. collective NULL: it has no wait, and kernels behind it are. */
+/* A start, and its wait: on separate streams. collective NULL: it has no wait, and kernels after it are. */
 lk_status lk__collective_queue(lk_program *program, lk__run_collective *collective, lk_comm *group,
                                const lk__comm_call *call);
 lk_status lk__collective_join(lk_program *program, lk__run_collective *collective);
@@ -93,7 +93,8 @@ lk_status lk__collective_queue_explain(lk_program *program, lk_status status);
 
 /* transfer.c: bytes of the host's copy of what a send or receive moves, at the capacity; 0: it is neither. */
 size_t lk__transfer_bytes(const lk__run_instruction *instruction);
-/* routes.c: what exchanges of rows need, behind `used` bytes of the memory; returns those used then. */
+/* routes.c: places what exchanges of rows need after the first `used` bytes of the memory; returns the bytes then
+ * used. */
 size_t lk__routes_lay_out(const lk_program *program, lk__run_collectives *collectives, char *memory, size_t used);
 
 /* What the step that began then lost to ranks that got more rows than others, into the trace. */

@@ -1,5 +1,5 @@
-/* collective_create.c - what the collectives of a program need: buffers, groups, and which of them overlap with
- * kernels. */
+/* collective_create.c - creates what the collectives of a program need: buffers and groups; and decides which
+ * collectives overlap with kernels. */
 #include "run/collective.h"
 
 #include "comm/comm.h"

@@ -1,8 +1,8 @@
-/* collective_queue.c - collectives that are queued on streams of the device, of groups whose transport does so
+/* collective_queue.c - collectives that are queued on streams of the device, for groups whose transport supports that
  * (comm/queue.h). A start makes a stream of collectives wait for the kernels before it and queues the call there; the
- * wait makes the kernels behind it wait for the call. The host waits for nothing, so that a recording of the program's
- * stream takes both in. Buckets have a stream of their own: other collectives of backward must not queue behind them.
- * The calls were compared with those of the other ranks when the program was created (verify.c). */
+ * wait makes the kernels after it wait for the call. The host waits for nothing, so a recording of the program's stream
+ * includes both. Buckets have a separate stream, so that other collectives of backward do not queue behind them. The
+ * calls were compared with those of the other ranks when the program was created (verify.c). */
 #include "run/collective.h"
 #include "run/interpreter.h"
 #include "run/timeline.h"

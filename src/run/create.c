@@ -1,6 +1,6 @@
 /* create.c - creating and freeing programs: every operand is resolved to a pointer once, so that a run is a loop over
- * calls. Here, and in the other files of creation, is decided what the executor does without asking: whether state is
- * shared, leaves exist, which device it is. */
+ * calls. This and the other files of creation decide everything that the executor does not check again: whether state
+ * is shared, whether there are leaves, which device is used. */
 #include "base/environment.h"
 #include "run/shared.h"
 

@@ -1,6 +1,6 @@
-/* exchange.c - bytes of states between ranks, in rounds. In each round every rank that is not done has a window of its
- * list; what of it is in which rank's memory follows from the slices, so all ranks know who sends how much to whom, and
- * in which order. */
+/* exchange.c - exchanges bytes of states between ranks, in rounds. In each round every rank that is not done has a
+ * window of its list. The slices determine which parts of the window are in which rank's memory, so all ranks know who
+ * sends how much to whom, and in which order. */
 #include "run/exchange.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* run/exchange.h - bytes of states between the ranks that have them and the ranks that write or read a file with them:
  * in rounds, through buffers of a fixed size, so that no rank needs memory for more than its own slices.
  *
- * All ranks of the group call these together and give the same lists: each knows what every other one wants or has, so
- * nothing is negotiated. Where each rank has all bytes that it wants (state that is replicated, or that the ranks of a
+ * All ranks of the group call these together with the same lists: each knows what every other rank needs or has, so
+ * nothing is negotiated. Where each rank has all bytes that it needs (state that is replicated, or that the ranks of a
  * host share), nothing is sent, no rank waits for another, and the calls need not be made by all of them. */
 #ifndef LK__EXCHANGE_H
 #define LK__EXCHANGE_H
@@ -16,7 +16,7 @@ typedef struct lk__exchange_range {
     size_t        first, bytes;
 } lk__exchange_range;
 
-/* What one rank wants, or has: one range behind the other. count 0: nothing. */
+/* What one rank needs, or has: a list of ranges, whose bytes are concatenated. count 0: nothing. */
 typedef struct lk__exchange_list {
     const lk__exchange_range *ranges;
     size_t                    count;
@@ -42,7 +42,7 @@ lk_status lk__store_fetch(const lk_store *store, const lk__exchange *with, const
 /* The inverse: every rank has the bytes that by_rank[its rank] lists in `mine`, and they are written to all ranks that
  * have memory for them (of a state that is replicated: to all ranks of `with`; of one that ranks of a host share: once
  * on every host). Whole elements. Stored copies of master copies are rounded anew. Between lk__store_write_begin and
- * lk__store_write_end, behind which what ranks share is complete for all of them. */
+ * lk__store_write_end, after which the shared memory is complete for all ranks. */
 lk_status lk__store_scatter(lk_store *store, const lk__exchange *with, const lk__exchange_list *by_rank,
                             const void *mine);
 

@@ -1,5 +1,5 @@
-/* run/generator_interface.h - what generation uses of a program beyond the public calls: steps whose tokens the device
- * chooses, so that the next one begins without the host, which reads them later. */
+/* run/generator_interface.h - the internal calls of a program that generation uses: steps whose tokens the device
+ * chooses, so that the next step begins without the host, which reads the tokens later. */
 #ifndef LK__GENERATOR_INTERFACE_H
 #define LK__GENERATOR_INTERFACE_H
 

@@ -1,5 +1,5 @@
-/* gradient_tied.c - gradients by name of weights that several stages of a pipeline hold: each has that of its own uses,
- * and the update adds them (plan/pipeline_tied.c). Callers read the same sum. */
+/* gradient_tied.c - gradients by name of weights that several stages of a pipeline hold: each stage has the gradient of
+ * its own uses, and the update adds them (plan/pipeline_tied.c). Callers read the same sum. */
 #include "run/program.h"
 
 #include "base/reduce.h"

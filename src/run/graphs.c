@@ -1,5 +1,5 @@
-/* graphs.c - work that the device has recorded. The first time it runs as it is: kernels are loaded then, and libraries
- * choose their algorithms. The second time it is recorded, and from then on queued as a whole. */
+/* graphs.c - work that the device records. The first time it runs without recording, since kernels are loaded and
+ * libraries choose their algorithms then. The second time it is recorded, and from then on it is queued as a whole. */
 #include "run/timeline.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* interpreter.c - runs the instructions of a section, one after the other. What each of them does is in the files of
- * their subjects; kernels are run here, and as recorded where the device records. */
+/* interpreter.c - runs the instructions of a section, one after the other. Most instructions are implemented in other
+ * files; kernels are run here, from a recording where the device records. */
 #include "run/interpreter.h"
 
 #include "base/exact_sum.h"

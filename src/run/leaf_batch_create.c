@@ -1,4 +1,4 @@
-/* leaf_batch_create.c - leaves that run as one batch: the calls that an operation which adds over samples gets, one for
+/* leaf_batch_create.c - leaves that run as one batch: creates the calls of an operation that adds over samples, one for
  * each leaf. */
 #include "run/program.h"
 

@@ -2,7 +2,7 @@
  * Where every rank holds one subtree and all are of the same size, an all_reduce over ranks completes the tree.
  * Otherwise every rank gets its slice of all ranks' subtrees, completes the tree over its slice, and the slices are
  * gathered, unless ranks have slices of the state. Where ranks share their state, the owner of a slice reads all
- * subtrees of its host where they are. */
+ * subtrees of its host in place. */
 #include "run/leaf_tree.h"
 
 #include "base/reduce.h"

@@ -1,10 +1,11 @@
 /* run/lend.h - cores that a rank lends while it waits. The ranks of a host that share their state compute equal parts
  * of a batch, but on cores that are seldom equally fast: other programs, other virtual machines and other temperatures
- * slow some of them down. So a rank that has made its gradients lends its cores to one that has not: a thread of that
- * rank, a helper, runs on them and takes tiles of its kernels until they are done. Who runs a tile changes no bits.
+ * slow some of them down. So a rank that has computed its gradients lends its cores to one that has not: a thread of
+ * that rank, a helper, runs on them and takes tiles of its kernels until they are done. The thread that runs a tile
+ * does not affect the bits.
  *
- * The helpers of a rank are threads of its own process, since tiles use its memory. They sleep until another rank sets
- * one's affinity to its own cores and wakes it; that rank then sleeps until the helper is done. */
+ * The helpers of a rank are threads of the rank's own process, since tiles use its memory. They sleep until another
+ * rank sets one's affinity to its own cores and wakes it; that rank then sleeps until the helper is done. */
 #ifndef LK__LEND_H
 #define LK__LEND_H
 

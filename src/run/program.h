@@ -75,7 +75,7 @@ struct lk__run_tokens;                                  /* tokens.c: steps whose
 typedef struct lk__run_memory {
     char *block; /* all regions; NULL: each is its own allocation */
     char *arena, *workspace, *gradients;
-    char *common;   /* in the arena, behind those of all slots: LK__IN_COMMON */
+    char *common;   /* in the arena, after those of all slots: LK__IN_COMMON */
     char *gathered; /* parameters that were gathered, and gradients until they are reduced (plan/shard.h) */
     /* the same, parameters that the ranks of a host gather once: of all of them, and what this rank has allocated */
     char *host, *host_share;
@@ -104,7 +104,7 @@ typedef struct lk__run_progress {
     bool    written;       /* the gradients are the caller's alone: no backward has run */
     bool    sent;          /* the buckets of this update are in flight or reduced */
     double  weight;        /* once synced: what the update divides by */
-    /* of the next LK_SYNC: nobody reads the state before the update, which may begin at once */
+    /* of the next LK_SYNC: the state is not read before the update, which may begin at once */
     bool allows_update;
     bool update_allowed; /* the same of the latest LK_SYNC, for all ranks */
 } lk__run_progress;
@@ -113,7 +113,7 @@ typedef struct lk__run_progress {
  * (gradient.c), or divided over ranks that share their state (shared_gradient.c). Chosen when the program is
  * created. */
 typedef struct lk__run_gradients {
-    bool forgotten; /* behind the update nothing can be read */
+    bool forgotten; /* after the update nothing can be read */
     lk_status (*read)(lk_program *program, int state, void *data, size_t bytes);
     lk_status (*gather)(lk_program *program); /* makes the gradients of all ranks the whole sum. Collective */
     lk_status (*reuse)(lk_program *program);  /* before they are overwritten. Collective */
@@ -312,7 +312,7 @@ lk_status lk__run_recorded(lk_program *program, const lk__run_key *key, lk__run_
 lk_status lk__launch_create(lk_program *program);
 void      lk__launch_free(lk_program *program);
 /* Launches the group that begins with instruction `at` of a list, if one does, all of it is before `limit` and the
- * device runs it at the current shapes. *launched: it did; *end: behind its last instruction. */
+ * device runs it at the current shapes. *launched: it did; *end: after its last instruction. */
 lk_status lk__launch_group(lk_program *program, const lk__run_list *list, size_t at, size_t limit, size_t *end,
                            bool *launched);
 /* The same for that of the instruction STEP_END: device/recording.h's end_step. */

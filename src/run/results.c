@@ -1,5 +1,5 @@
-/* results.c - what the host reads of a run: loss and metrics of a batch, those of all ranks with their reports, and the
- * norm of the gradient; and what the update needs of them. */
+/* results.c - the results of a run that the host reads: loss and metrics of a batch, those of all ranks with their
+ * reports, and the norm of the gradient; and the numbers among them that the update needs. */
 #include "run/interpreter.h"
 
 #include "run/collective.h"

@@ -1,6 +1,6 @@
 /* routes.c - rows that go to the ranks which have their experts, and back (plan/experts.h): an all_to_all whose counts
- * follow from the offsets of all ranks. How many rows arrive is known here first: what computes with them gets its
- * extents before it runs. */
+ * follow from the offsets of all ranks. The number of rows that arrive becomes known here, and the kernels that compute
+ * with them get their extents before they run. */
 #include "run/collective.h"
 #include "run/interpreter.h"
 

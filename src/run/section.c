@@ -1,5 +1,5 @@
-/* section.c - runs of a step's sections, of its schedule or by hand: their order is checked here, and each is one run
- * of the interpreter. */
+/* section.c - runs a step's sections, by its schedule or by hand: checks their order; each section is one run of the
+ * interpreter. */
 #include "comm/mesh.h"
 #include "run/interpreter.h"
 

@@ -1,5 +1,5 @@
-/* run/shared.h - what a program needs to update a state that the ranks of a host share: everybody's gradients, and this
- * rank's slices.
+/* run/shared.h - what a program needs to update a state that the ranks of a host share: the gradients of all ranks, and
+ * this rank's slices.
  *
  * A step has two waits for all ranks of a host, three with clipping:
  *   the reports of LK_SYNC    a rank sends its own when it has made all its gradients and read all parameters for
@@ -10,7 +10,7 @@
  * Where the caller may read the state between LK_SYNC and LK_UPDATE, the update begins with one more.
  *
  * On several hosts each has a copy of the state, and its own of the last two waits; the reports are those of all hosts.
- * A collective sums a bucket's slices over all of them while backward runs, or lk__shared_exchange does behind the
+ * A collective sums a bucket's slices over all of them while backward runs, or lk__shared_exchange does so after the
  * reports. */
 #ifndef LK__RUN_SHARED_H
 #define LK__RUN_SHARED_H
@@ -53,7 +53,7 @@ struct lk__run_shared {
     char         **gradients; /* by rank of this host: its gradients, in this process */
     char         **of_experts;    /* the same of those with this rank's experts */
     int            experts_count; /* how many these are */
-    size_t         experts_first; /* where gradients of experts begin in a set: behind all others */
+    size_t         experts_first; /* where gradients of experts begin in a set: after all others */
     lk__run_block *blocks;
     size_t         blocks_count;
     lk__run_part  *parts;
@@ -69,7 +69,7 @@ struct lk__run_shared {
     lk__run_summed summed;
     bool           lazy; /* summed in the update or by lk__shared_exchange, not by collectives while backward runs */
     bool        slices_pending; /* other ranks' slices may not be summed yet: lk__shared_wait_slices waits for them */
-    lk__run_sum sum;            /* of what nobody has summed yet */
+    lk__run_sum sum;            /* of gradients that have not been summed yet */
 };
 
 lk_status lk__shared_create(lk_program *program); /* with other ranks; nothing where the state is not shared */

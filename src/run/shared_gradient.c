@@ -1,5 +1,5 @@
 /* shared_gradient.c - the sum of all ranks' gradients where ranks share their state: each has its own gradients, or the
- * sum of its slices, until a caller reads or changes the whole. */
+ * sums of its slices, until a caller reads or changes the whole. */
 #include "run/shared.h"
 
 #include "comm/hosts.h"

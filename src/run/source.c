@@ -1,6 +1,6 @@
 /* source.c - inputs that the device makes itself, from a data set in its memory or from samples that the host sends as
- * they are stored. A program has one source for training steps and one for evaluations; a step uses that of its kind,
- * and what the caller bound otherwise. */
+ * they are stored. A program has one source for training steps and one for evaluations; a step without a source of its
+ * kind uses the inputs that the caller bound. */
 #include "run/timeline.h"
 
 #include <string.h>

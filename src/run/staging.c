@@ -1,7 +1,7 @@
-/* staging.c - what is copied between the host and a device whose memory is not the host's: inputs and the samples' ids
- * before a section runs, the report of ids out of range after it, and gradients that ranks exchange over a backend that
- * does not reach the device. On the CPU nothing is: kernels read the caller's inputs, and collectives the gradients,
- * where they are. */
+/* staging.c - copies between the host and a device that has its own memory: inputs and the samples' ids before a
+ * section runs, the report of ids out of range after it, and gradients that ranks exchange over a backend that does not
+ * reach the device. On the CPU nothing is copied: kernels read the caller's inputs in place, and collectives the
+ * gradients. */
 #include "run/interpreter.h"
 #include "run/timeline.h"
 

@@ -1,4 +1,4 @@
-/* staging_create.c - the memory of what is copied between the host and a device whose memory is not the host's
+/* staging_create.c - allocates the buffers for copies between the host and a device that has its own memory
  * (staging.c). */
 #include "run/program.h"
 

@@ -1,17 +1,17 @@
 /* step.c - steps that are queued: the host copies a batch into pinned memory and queues its copy and the whole step,
- * forward to update; it reads the results one step later. On a device that records its work (graphs.c), with one rank
- * or with ranks whose collectives are queued on the device, too. Elsewhere a step that is queued is done at once.
+ * forward to update; it reads the results one step later. This requires a device that records its work (graphs.c), and
+ * one rank or ranks whose collectives are also queued on the device. Elsewhere a queued step runs immediately.
  *
  * Ranks add loss, weight and whether one of them must halt on the device, before the update. What else they report, the
  * host gathers when it reads the results.
  *
- * Two pinned buffers and two in the device's memory hold the inputs of two micro-batches. A stream of its own copies
- * one while the step before runs; the step then begins with a copy within the device's memory to where its kernels
- * read, or, where the host sends samples as they are stored, with the kernel that converts them.
+ * Two pinned buffers and two in the device's memory hold the inputs of two micro-batches. A separate stream copies one
+ * while the previous step runs; the step then begins with a copy within the device's memory to where its kernels read,
+ * or, where the host sends samples as they are stored, with the kernel that converts them.
  *
  * Where the data set is in the device's memory, a micro-batch is a step block and ids. These stay in pinned memory, in
- * a ring: the step's first kernel reads them over the bus and writes the inputs, so that all the host does is to start
- * one graph. */
+ * a ring: the step's first kernel reads them over the bus and writes the inputs, so that the host only starts one
+ * graph. */
 #define _GNU_SOURCE
 #include "comm/queue.h"
 #include "run/collective.h"

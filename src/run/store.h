@@ -1,8 +1,8 @@
 /* run/store.h - the internals of a store: one block of memory per kind, with this rank's slices of the states as the
- * plan places them (plan/state_slices.h). Of a store that the ranks of a host share, the blocks of parameters, master
+ * plan places them (plan/state_slices.h). In a store that the ranks of a host share, the blocks of parameters, master
  * copies, optimizer state and, where all ranks compute the same, buffers are in symmetric memory, once for all ranks of
- * the host. On several hosts each has its own, and they are replicas of each other. Of a store that is split over
- * ranks, a block has room for the slices of this rank alone. */
+ * the host. Each of several hosts has its own blocks, which are replicas of each other. In a store that is split over
+ * ranks, a block has room only for this rank's slices. */
 #ifndef LK__STORE_H
 #define LK__STORE_H
 
@@ -27,7 +27,7 @@ struct lk_store {
 
     /* where ranks share memory: `group`, or those of it with whom; NULL: memory is this rank's own */
     lk_comm *comm;
-    bool     split_comm;      /* `comm` is a group of its own: the ranks of this host that have the same slices */
+    bool     split_comm;      /* `comm` is a separate group: the ranks of this host that have the same slices */
     int      sharers, sharer; /* ranks of this host that hold one copy, and this one's index among them */
     void    *symmetric;       /* this rank's part of their memory */
     int      nodes, node;     /* memory nodes of the host's ranks, each with a copy of what all read; this rank's */
@@ -85,7 +85,7 @@ static inline lk_holder lk__store_holder(const lk_store *s, lk_memory kind)
 {
     return s->comm ? lk_plan_holder(s->plan, kind) : LK_HELD_BY_RANK;
 }
-/* Whether ranks hold this state together, or their buffers, with the constants behind them. */
+/* Whether ranks share this state, or their buffers, with the constants after them. */
 static inline bool lk__store_shares_buffers(const lk_store *s)
 {
     return lk__store_holder(s, LK_MEMORY_BUFFERS) != LK_HELD_BY_RANK;

@@ -1,6 +1,6 @@
 /* store_hosts.c - a store of which every host has a copy, or every memory node: what rank 0 has loaded is sent to the
- * others. Between hosts in chunks, through memory of each rank's own: all ranks receive, and one rank of a host writes
- * to what they share. */
+ * others. Between hosts it is sent in chunks, through a private buffer of each rank: all ranks receive it, and one rank
+ * of each host writes to the shared memory. */
 #include "run/store.h"
 
 #include "comm/hosts.h"

@@ -1,5 +1,5 @@
-/* store_shared.c - a store that the ranks of a host hold together: its memory, writes by all ranks, and what remains of
- * it when a rank fails amid an update. */
+/* store_shared.c - a store that the ranks of a host share: its memory, writes by all ranks, and its state after a rank
+ * has failed during an update. */
 #include "run/store.h"
 
 #include "base/hash.h"

@@ -1,4 +1,5 @@
-/* timeline.c - when a program's work ran on its device: collecting it, by the device's reports or by events. */
+/* timeline.c - collects the times at which a program's work ran on its device, from the device's reports or by
+ * events. */
 #include "run/timeline.h"
 
 #include <math.h>

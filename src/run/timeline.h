@@ -1,7 +1,7 @@
 /* run/timeline.h - when a program's work runs on a device that runs it independently of the host (a GPU), for profiles
- * and traces. The device reports it (CUPTI), and steps are the same recorded graphs as otherwise; or, where it cannot,
- * events are recorded around each unit of work, and nothing is recorded as a graph. On other devices there is no
- * timeline: the interpreter waits for each instruction.
+ * and traces. Where the device reports it (CUPTI), steps run as the usual recorded graphs; otherwise events are
+ * recorded around each unit of work, and no work is recorded as a graph. On other devices there is no timeline: the
+ * interpreter waits for each instruction.
  *
  * A unit is an instruction, several instructions of the update that the device runs together, or other work with a
  * name. With reports, the number of kernels, copies and fills up to the end of each unit is noted while a graph is

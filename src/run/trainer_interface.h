@@ -1,6 +1,6 @@
-/* run/trainer_interface.h - what the trainer uses of a program beyond the public calls: the reports that ranks exchange
- * with every step, the trace, sums over ranks outside a step, and comparisons between ranks. The rest of a program is
- * src/run's own. */
+/* run/trainer_interface.h - the internal calls of a program that the trainer uses: the reports that ranks exchange with
+ * every step, the trace, sums over ranks outside a step, and comparisons between ranks. Everything else of a program is
+ * internal to src/run. */
 #ifndef LK__TRAINER_INTERFACE_H
 #define LK__TRAINER_INTERFACE_H
 

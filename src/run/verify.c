@@ -1,4 +1,4 @@
-/* verify.c - what ranks compare before and during training: their programs, line by line, the order of their
+/* verify.c - comparisons between ranks before and during training: of their programs, line by line, the order of their
  * collectives, and their parameters. */
 #include "run/program.h"
 

@@ -26,7 +26,7 @@ typedef struct lk__train_saver {
     lk_comm    *group;       /* their comm, where it belongs to the saver; NULL: it does not */
     uint64_t    chunk_bytes; /* LK__CHUNK; tests have smaller ones */
     lk__chunks  cut[2];      /* of the save in progress */
-    uint64_t   *digests[2];  /* of the chunks, and behind them the file's SHA-256: of this rank's, then of all */
+    uint64_t   *digests[2];  /* of the chunks, followed by the file's SHA-256: of this rank's, then of all */
     lk__sha256  sha;
     char       *exchange;    /* memory for gathering chunks from other ranks; NULL: each rank has what it writes */
     char       *chunk; /* room for one; NULL: all are copied before */
@@ -117,9 +117,9 @@ size_t    lk__saver_files_bytes(const lk_checkpoint_file *files, int count); /* 
 lk_status lk__saver_write_files(const lk__train_saver *saver, const char *directory);
 
 /* ---- checkpoint_links.c: links beside the steps, to the files of the newest ---- */
-/* LK_EINVAL if a save with these files would replace something that is not such a link. */
+/* LK_EINVAL if a save with these files would replace something that is not one of these links. */
 lk_status lk__links_check(lk_context *context, const char *directory, const lk_checkpoint_file *files, int count);
-/* After the step was written. What is not such a link stays, with a warning. */
+/* Call it after the step was written. Anything that is not one of these links is kept, with a warning. */
 lk_status lk__links_make(lk__train_saver *saver, const char *directory, int64_t step);
 bool      lk__links_is_temporary(int directory, const char *entry); /* a link to a step's file, of whatever name */
 
@@ -136,7 +136,8 @@ bool      lk__checkpoint_parse(const char *name, int64_t *step); /* false for na
 /* Steps of the checkpoints in a directory, newest first, at most `room`; returns how many there are in total. */
 size_t lk__checkpoint_list(const char *directory, int64_t *steps, size_t room);
 /* Removes what a crash may have left: partly written or removed directories, and links that were not renamed yet. Only
- * while nobody else can write: with the directory's lock held, or between lk__lock_idle_begin and lk__lock_idle_end. */
+ * while no other process can write: with the directory's lock held, or between lk__lock_idle_begin and
+ * lk__lock_idle_end. */
 void lk__checkpoint_recover(lk_context *context, const char *directory);
 /* Whether this is the directory of one step, wherever it is, not one that holds steps. *step: by its name; -1: the name
  * is another. */

@@ -1,5 +1,5 @@
-/* checkpoint_image.c - the bytes of a checkpoint's two files: their tables of tensors, made for every save, and how
- * large they are at most, which is known from the plan. */
+/* checkpoint_image.c - the bytes of a checkpoint's two files: their tables of tensors, which are built for every save,
+ * and their maximum size, which is known from the plan. */
 #include "train/checkpoint.h"
 
 #include "run/exchange.h"

@@ -1,5 +1,5 @@
-/* checkpoint_isa.c - the instruction set of the kernels that computed a checkpoint: whether a run that goes on from it
- * computes by others, which round differently. */
+/* checkpoint_isa.c - the instruction set of the kernels that computed a checkpoint: checks whether a run that continues
+ * from it uses another one, which rounds differently. */
 #include "train/checkpoint.h"
 
 #include "device/kernel.h"

@@ -1,6 +1,6 @@
-/* checkpoint_links.c - the links beside the steps of a checkpoint directory, which name the files of the newest. A file
- * of the user's that has the name of one is never replaced, also if it was moved there a moment ago: entries are
- * exchanged, looked at, and exchanged back. */
+/* checkpoint_links.c - the links beside the steps of a checkpoint directory, which name the files of the newest. A
+ * user's file with the name of a link is never replaced, even if it was moved there a moment ago: the directory entries
+ * are exchanged, checked, and exchanged back. */
 #define _GNU_SOURCE
 #include "train/checkpoint.h"
 

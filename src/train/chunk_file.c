@@ -1,4 +1,4 @@
-/* chunk_file.c - a file that several processes write. Whole blocks go past the page cache, where possible. Each flushes
+/* chunk_file.c - a file that several processes write. Whole blocks bypass the page cache where possible. Each flushes
  * its own descriptor: on a network file system others cannot flush what it has written. */
 #define _GNU_SOURCE
 #include "train/chunk_file.h"

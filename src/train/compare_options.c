@@ -1,5 +1,5 @@
-/* compare_options.c - what must be equal on all ranks, in lines of text: the options (train/options.h), and what is
- * no option by itself. Ranks with different numbers of steps would wait for each other, and ranks with different
+/* compare_options.c - what must be equal on all ranks, in lines of text: the options (train/options.h), and settings
+ * that are not options. Ranks with different numbers of steps would wait for each other, and ranks with different
  * learning rates would diverge: such a group does not start. */
 #include "train/trainer.h"
 

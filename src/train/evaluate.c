@@ -1,6 +1,6 @@
 /* evaluate.c - evaluates the test set, each sample once. Every rank evaluates its part of each batch, and the ranks'
  * sums are added in a fixed order; or every rank evaluates whole batches, whose results are added in the order of
- * batches, as one rank adds them. */
+ * batches, as a single rank would add them. */
 #include "train/trainer.h"
 
 #include <string.h>

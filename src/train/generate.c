@@ -1,6 +1,6 @@
-/* generate.c - a call of generation: prompts fill the cache in chunks, then every step gives a token of each. On the
- * CPU, and where the caller wants logits, the host chooses it; on a GPU the device does, and steps are queued ahead of
- * the tokens that the host has read. */
+/* generate.c - a call of generation: prompts fill the cache in chunks, then every step yields one token per prompt. On
+ * the CPU, and where the caller requests logits, the host chooses it; on a GPU the device does, and steps are queued
+ * ahead of the tokens that the host has read. */
 #include "train/generator.h"
 
 #include "base/config.h"

@@ -1,4 +1,4 @@
-/* train/generation.h - the parts of generation: which text is complete. */
+/* train/generation.h - a part of generation: decides which text is complete. */
 #ifndef LK__GENERATION_H
 #define LK__GENERATION_H
 

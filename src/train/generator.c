@@ -1,7 +1,7 @@
-/* generator.c - what generation runs: two programs over one store, one for chunks of prompts and one for a token of
- * each, that share the cache of keys and values. All memory is allocated before the first step. The last token of a
- * prompt runs in the second program, so the first computes no logits, and the planner leaves out what its last layer
- * would need for them. */
+/* generator.c - the programs of generation: two over one store, which share the cache of keys and values. One runs
+ * chunks of prompts, the other one token of each prompt. All memory is allocated before the first step. The last token
+ * of a prompt runs in the second program, so the first computes no logits, and the planner leaves out what its last
+ * layer would need for them. */
 #include "train/generator.h"
 
 #include "base/config.h"

@@ -1,4 +1,4 @@
-/* train/huggingface.h - config.json as text, and what its reader and its writer share. */
+/* train/huggingface.h - config.json as text, and declarations shared by its reader and its writer. */
 #ifndef LK__HUGGINGFACE_H
 #define LK__HUGGINGFACE_H
 

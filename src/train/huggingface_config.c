@@ -1,5 +1,5 @@
 /* huggingface_config.c - config.json → lk_transformer_config. Defaults are those of transformers' configuration
- * classes; whatever would change what the model computes, and is not in lk_transformer_config, is refused. */
+ * classes; a setting that would change the model's results, but has no field in lk_transformer_config, is refused. */
 #include "train/huggingface.h"
 
 #include "train/file.h"

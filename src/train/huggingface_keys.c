@@ -1,5 +1,5 @@
-/* huggingface_keys.c - keys of a config.json that other code of transformers than the model's reads: those whose values
- * would change what a model computes, and those that change nothing here. What is in neither list is unknown. */
+/* huggingface_keys.c - keys of a config.json that are read by code of transformers outside the model: those whose
+ * values would change the model's results, and those that have no effect here. A key in neither list is unknown. */
 #include "train/huggingface.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* load_group.c - reading a checkpoint by all ranks that see it. */
+/* load_group.c - reads a checkpoint on all ranks that see it. */
 #include "train/load_group.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* train/load_group.h - reading a checkpoint by all ranks that see it: each verifies and reads a part, and what it read
- * goes to those who have memory for it. Rank 0 decides what is done; the others serve it. */
+/* train/load_group.h - reading a checkpoint by all ranks that see it: each verifies and reads a part, and sends it to
+ * the ranks that have memory for it. Rank 0 decides what is done; the other ranks do it. */
 #ifndef LK__LOAD_GROUP_H
 #define LK__LOAD_GROUP_H
 

@@ -29,9 +29,9 @@ void           lk__lock_release(lk__lock *lock); /* no effect if not held */
 /* Checks whether acquire would succeed; changes nothing. */
 lk_status lk__lock_check(lk_context *context, const char *directory, double timeout);
 
-/* For readers that remove what a writer left: without waiting, true if nobody holds the lock; then nobody can acquire
- * it until lk__lock_idle_end, which must come within the 10 s that a writer waits. False also without a lock file,
- * which every writer creates, and where the filesystem has no locks. Changes nothing and sets no message. */
+/* For readers that remove what a writer left: without waiting, true if the lock is free; then nobody can acquire it
+ * until lk__lock_idle_end, which must come within the 10 s that a writer waits. False also without a lock file, which
+ * every writer creates, and where the filesystem has no locks. Changes nothing and sets no message. */
 bool lk__lock_idle_begin(const char *directory, int *fd);
 void lk__lock_idle_end(int fd);
 

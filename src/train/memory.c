@@ -1,4 +1,4 @@
-/* memory.c - the memory of a trainer by kind, and whether the ranks of a host have it, before any of it is
+/* memory.c - computes the memory of a trainer by kind, and checks that the ranks of a host have it before any of it is
  * allocated. */
 #include "comm/memory_nodes.h"
 #include "train/record.h"

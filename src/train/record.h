@@ -1,5 +1,5 @@
-/* train/record.h - what a run is, as its checkpoints hold it: the caller's options, the fields of its samples with
- * their classes, and the normalisation; and the mesh of its ranks. */
+/* train/record.h - the description of a run in its checkpoints: the caller's options, the fields of its samples with
+ * their classes, the normalisation, and the mesh of its ranks. */
 #ifndef LK__RECORD_H
 #define LK__RECORD_H
 

@@ -1,6 +1,7 @@
 /* save_chunks.c - writes the two large files of a checkpoint: each writer its own chunks, with a digest of each. The
  * state of the file's SHA-256 passes from writer to writer in the order of the chunks; while one hashes, the others
- * write. A rank that fails goes on passing it, so that none waits for it, and all learn of the failure in the end. */
+ * write. A rank that fails continues to pass it on, so that no rank waits for it, and all ranks learn of the failure at
+ * the end. */
 #include "train/checkpoint.h"
 
 #include "base/xxh64.h"

@@ -31,7 +31,7 @@ typedef struct lk__state_content {
     uint64_t           chunk_bytes;
     const uint64_t    *chunks[2]; /* digests (XXH64) of the chunks of these files */
     size_t             chunks_count[2];
-    /* members "NAME":"SHA-256", of the caller's files, each with a comma behind it */
+    /* members "NAME":"SHA-256", of the caller's files, each followed by a comma */
     const char *files;
     size_t      files_bytes;
     const char *writer; /* lk__state_writer */

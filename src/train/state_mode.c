@@ -1,5 +1,5 @@
-/* state_mode.c - the ranks of a trainer, and where they have their state: once on every host, where they compute in its
- * memory and the order of sums allows it; else each its own. */
+/* state_mode.c - decides where the ranks of a trainer keep their state: one copy per host, if they compute in the
+ * host's memory and the order of sums allows it; otherwise one copy per rank. */
 #include "comm/hosts.h"
 #include "train/trainer.h"
 

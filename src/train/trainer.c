@@ -1,4 +1,4 @@
-/* trainer.c - trainers: what one is made of, and in which order that is created. The loop is in trainer_loop.c. */
+/* trainer.c - creates the parts of a trainer, in the required order. The loop is in trainer_loop.c. */
 #include "train/trainer.h"
 
 #include "comm/abort.h"

@@ -1,4 +1,4 @@
-/* train/trainer.h - the inside of a trainer: every rank runs the same loop with the same steps, evaluations and
+/* train/trainer.h - the internals of a trainer: every rank runs the same loop with the same steps, evaluations and
  * saves. */
 #ifndef LK__TRAINER_H
 #define LK__TRAINER_H

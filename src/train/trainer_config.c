@@ -1,4 +1,4 @@
-/* trainer_config.c - the config of a trainer: what is checked, the loaders and the plan that follow from it. */
+/* trainer_config.c - the config of a trainer: checks it, and derives the configs of the loaders and of the plan. */
 #include "train/trainer.h"
 
 #include "base/config.h"

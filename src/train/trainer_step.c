@@ -1,4 +1,4 @@
-/* trainer_step.c - one step of training: a batch through the program, its results, and what is reported of them. */
+/* trainer_step.c - one step of training: runs a batch through the program, reads the results, and reports them. */
 #include "train/trainer.h"
 
 #include "data/dataset.h"

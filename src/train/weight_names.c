@@ -1,5 +1,5 @@
 /* weight_names.c - the names under which files hold the tensors of a model, where they are not the model's own, and the
- * tensors of files that no model needs. All of it is in the tables; nothing here knows an architecture. */
+ * tensors of files that no model needs. All of it is in the tables; the code here is independent of architectures. */
 #include "train/weights.h"
 
 #include "train/list_names.h"

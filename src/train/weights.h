@@ -1,5 +1,5 @@
-/* train/weights.h - the tensors of a safetensors file, or of all shards that an index lists, and which of them is which
- * of a model. */
+/* train/weights.h - the tensors of a safetensors file, or of all shards that an index lists, and the mapping from a
+ * model's tensors to them. */
 #ifndef LK__WEIGHTS_H
 #define LK__WEIGHTS_H
 

@@ -1,7 +1,7 @@
-/* mpi.c - bulk data over MPI. Control messages use Lockstep's own mesh, so that a mismatch, a dead rank or a late one
- * is reported as with other backends. Addresses and a random token for the mesh are exchanged over MPI, so nothing has
- * to be configured under mpirun or srun. A group that failed never calls MPI again, and what it had in flight is leaked
- * on purpose: MPI cannot cancel it. */
+/* mpi.c - bulk data over MPI. Control messages use Lockstep's own mesh, so that a mismatch, a dead rank or a late rank
+ * is reported as by other backends. Addresses and a random token for the mesh are exchanged over MPI, so nothing has to
+ * be configured under mpirun or srun. A group that failed never calls MPI again, and what it had in flight is leaked on
+ * purpose: MPI cannot cancel it. */
 #define _GNU_SOURCE
 #include "comm/mpi/mpi.h"
 

@@ -1,4 +1,5 @@
-/* connections.c - the connections that groups share: the epoll set, who polls it, the thread, and the list of groups.
+/* connections.c - the connections that groups share: the epoll set and the thread that polls it, and the list of
+ * groups.
  *
  * A thread that waits in an operation polls the set itself, which saves a switch between threads. The connections'
  * thread polls it while no thread is in an operation, so that other ranks' queries are answered also while the program

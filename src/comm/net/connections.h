@@ -2,7 +2,7 @@
  * epoll set, the thread that serves them while no caller does, and which group a message belongs to.
  *
  * Any number of threads may wait at once, each for its own group. One of them polls the set for all (lk__net_pump); the
- * others sleep until something of their group changed, or until nobody polls any more. */
+ * others sleep until something changes in their group, or until no thread polls any more. */
 #ifndef LK__CONNECTIONS_H
 #define LK__CONNECTIONS_H
 
@@ -21,7 +21,7 @@ typedef struct lk__net_handler {
     void (*ready)(struct lk__net_handler *handler, uint32_t events);
 } lk__net_handler;
 
-/* A message of a group that this rank has not made yet: its peer returned from the split earlier. */
+/* A message of a group that this rank has not created yet: its peer returned from the split earlier. */
 typedef struct lk__net_early {
     struct lk__net_early *next;
     uint64_t              group;
@@ -101,7 +101,8 @@ int lk__connections_poll(lk__net_connections *connections, int milliseconds);
 void lk__connections_add(lk__net *net);
 /* Removes the group and informs its peers, who may still send to it. */
 void lk__connections_remove(lk__net *net);
-/* Tells ranks with which this one would have formed a group that it does not. members: their connections. */
+/* Tells the ranks with which this one would have formed a group that it does not join it. members: their
+ * connections. */
 void lk__connections_decline(lk__net_connections *connections, uint64_t group, const int *members, int size);
 
 /* Something changed that threads of this group may wait for; wakes them. With or without the lock. */

@@ -1,4 +1,4 @@
-/* control.c - control messages: sending, which never waits, and handling received ones. All of it under the
+/* control.c - sends control messages, without waiting, and handles received ones. Everything runs under the
  * connections' lock, except the notes at the end. */
 #define _GNU_SOURCE
 #include "comm/net/net.h"

@@ -58,8 +58,7 @@ struct lk__net_transport {
     void (*finish)(lk__net *net, lk__net_transfer_state *flight);
     /* Whether it still waits for `peer`, for tables; NULL: unknown. */
     bool (*pending)(lk__net *net, lk__net_transfer_state *flight, int peer);
-    /* Bytes for `peer` that its system has not confirmed yet; NULL: the transport itself sees to it that they
-     * arrive. */
+    /* Bytes for `peer` that its system has not confirmed yet; NULL: the transport itself ensures that they arrive. */
     size_t (*unconfirmed)(const lk__net_connections *connections, int peer);
     void (*free)(
         /* never blocks; net->transport_state may be NULL; the group is no longer in the connections' list */

@@ -1,9 +1,10 @@
-/* stream.c - frames of bulk data over one connection. Whoever waits moves what is next on it, for any group.
+/* stream.c - frames of bulk data over one connection. A thread that waits also moves data of other groups when it is
+ * next on the connection.
  *
- * A part that arrives before its receive is posted stays in the socket. Only where another group waits for what is
- * behind it, it is read into memory of its own: two ranks may have the operations of two groups in different order, and
+ * A part that arrives before its receive is posted stays in the socket. Only when another group waits for data that
+ * follows it is it read into separate memory: two ranks may run the operations of two groups in different orders, and
  * must not wait for each other. A rank sends at most a few chunks ahead of its peers' receives (pipeline.c); longer
- * parts are of exchanges that all ranks post as soon as all have entered, so waiting for these is short. */
+ * parts belong to exchanges that all ranks post as soon as all have entered, so the wait for them is short. */
 #define _GNU_SOURCE
 #include "comm/net/stream.h"
 

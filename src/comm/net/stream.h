@@ -1,6 +1,6 @@
-/* comm/net/stream.h - one TCP connection for bulk data between two ranks, used by all groups that have both.
+/* comm/net/stream.h - one TCP connection for bulk data between two ranks, used by all groups that contain both.
  *
- * A part of a flight is sent as frames of data and one that ends it; each has the group and the id of the part, so that
+ * A part of a flight is sent as data frames and a final frame. Each frame has the group and the id of the part, so that
  * parts of several groups may follow each other in any order. Data is read directly into the buffer of the receive that
  * awaits it. */
 #ifndef LK__NET_STREAM_H

@@ -1,4 +1,4 @@
-/* verdict.c - the state of other ranks for tables, querying it, and agreeing on one failure of the group. */
+/* verdict.c - queries the state of other ranks for tables, and makes all ranks agree on one failure of the group. */
 #define _GNU_SOURCE
 #include "comm/net/net.h"
 

@@ -1,4 +1,4 @@
-/* wait.c - how an operation over a mesh is entered, waits for others and is left, and what can end a wait. */
+/* wait.c - entering and leaving an operation over a mesh, waiting for other ranks in it, and what can end a wait. */
 #include "comm/flight_recorder.h"
 #include "comm/net/net.h"
 

@@ -1,6 +1,6 @@
-/* create.c - whether the ranks of a group reach each other's GPUs, and what a group needs for that. Each pair writes
- * and reads a pattern first: some machines drop what one GPU writes to another one's memory (IOMMU, ACS) without an
- * error. All ranks come to the same result: what one of them finds is agreed on. */
+/* create.c - finds out whether the ranks of a group reach each other's GPUs, and creates what the group needs for that.
+ * Each pair writes and reads a pattern first: some machines drop what one GPU writes to another one's memory (IOMMU,
+ * ACS) without an error. The ranks exchange their results, so all of them come to the same decision. */
 #define _GNU_SOURCE
 #include "comm/p2p/p2p.h"
 

@@ -1,6 +1,6 @@
-/* memory.c - memory of GPUs that the ranks of a group map. Every step is agreed on, so that all ranks have it, or none.
- * An allocation may be freed only when no other process has it mapped, so a rank that releases one waits briefly for
- * the others: they release it, too. */
+/* memory.c - memory of GPUs that the ranks of a group map. The ranks agree on the result of every step, so that either
+ * all of them have the memory or none. An allocation may be freed only when no other process has it mapped, so a rank
+ * that releases one waits briefly for the others: they release it, too. */
 #define _GNU_SOURCE
 #include "comm/p2p/p2p.h"
 

@@ -1,5 +1,6 @@
-/* p2p.c - the transport of GPUs of one host that read and write each other's memory. It is shared memory in everything
- * but queued calls and the memory of devices; comm->state is that of shared memory, comm->p2p what is added. */
+/* p2p.c - the transport of GPUs of one host that read and write each other's memory. It is the shared-memory transport
+ * except for queued calls and device memory: comm->state is the state of shared memory, comm->p2p what this transport
+ * adds. */
 #include "comm/p2p/p2p.h"
 
 static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memory)

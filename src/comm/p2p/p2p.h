@@ -1,10 +1,10 @@
-/* comm/p2p/p2p.h - ranks of one host whose GPUs read and write each other's memory: what such a group has beside its
- * shared memory (comm/shm/shm.h), which carries blocking calls, failures and everything else.
+/* comm/p2p/p2p.h - ranks of one host whose GPUs read and write each other's memory: the state of a group in addition to
+ * its shared memory (comm/shm/shm.h), which is used for blocking calls, failures and everything else.
  *
- * Kernels do queued calls (device/peers.h). Every rank allocates one block for flags and scratch memory in a group,
- * which its peers map, and as much for each piece of symmetric memory. While queued calls may be waiting for a peer, a
- * thread of the group watches the words that kernels write: it names the rank that a call waits for in vain, and ends
- * waits for ranks that have died. */
+ * Kernels execute queued calls (device/peers.h). For each group, every rank allocates one block of flags and scratch
+ * memory, which its peers map, and one block for each piece of symmetric memory. While queued calls may be waiting for
+ * a peer, a thread of the group watches the words that kernels write: it names the rank that a call waits for without
+ * success, and ends waits for ranks that have died. */
 #ifndef LK__P2P_H
 #define LK__P2P_H
 

@@ -1,5 +1,5 @@
-/* queue.c - queued calls in the form in which kernels do them (device/peers.h): which part goes where, and where the
- * buffers of all ranks are. */
+/* queue.c - translates queued calls for the kernels that execute them (device/peers.h): which part goes where, and
+ * where the buffers of all ranks are. */
 #include "comm/p2p/p2p.h"
 
 #include <stdio.h>

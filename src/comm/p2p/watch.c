@@ -1,5 +1,5 @@
 /* watch.c - the words that kernels write about queued calls, and the thread that reads them: a kernel cannot find out
- * why a peer does not come, and the host waits for the stream meanwhile. */
+ * why a peer has not arrived, and meanwhile the host waits for the stream. */
 #define _GNU_SOURCE
 #include "comm/p2p/p2p.h"
 

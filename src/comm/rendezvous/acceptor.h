@@ -66,7 +66,7 @@ typedef struct lk__rendezvous_server {
     struct pollfd           *polls;
     lk__rendezvous_purpose   purpose;
     int                      size, dead;      /* dead: a rank that connected and then died; 0: none */
-    lk_status (*check)(struct lk_comm *comm); /* LK_OK, or why it is in vain to wait; NULL: nothing is known */
+    lk_status (*check)(struct lk_comm *comm); /* LK_OK, or why waiting is useless; NULL: nothing is known */
     struct lk_comm *comm;
 } lk__rendezvous_server;
 

@@ -1,4 +1,5 @@
-/* comm/rendezvous/connect.h - how a mesh is made: the rendezvous, then a connection between every two ranks. */
+/* comm/rendezvous/connect.h - connects the ranks of a group: the rendezvous, then a connection between every two
+ * ranks. */
 #ifndef LK__CONNECT_H
 #define LK__CONNECT_H
 

@@ -1,4 +1,5 @@
-/* handshake.c - makes and verifies the messages of a handshake: functions over bytes, which a fuzzer can call. */
+/* handshake.c - builds and verifies the messages of a handshake. The functions take and return bytes, so that a fuzzer
+ * can call them. */
 #define _GNU_SOURCE
 #include "comm/rendezvous/handshake.h"
 

@@ -1,7 +1,7 @@
 /* identity.c - finds rank, size, the job's name and rank 0's address in the environment. On one host nothing listens on
- * a port, and MASTER_PORT is only a name. Over several hosts rank 0 listens on it if `lockstep run` chose it, or the
- * user who starts the ranks by hand: under any other launcher its store listens on that port, and LOCKSTEP_PORT or the
- * program gives another. */
+ * a port, and MASTER_PORT is only a name. Over several hosts rank 0 listens on it if it was chosen by `lockstep run`,
+ * or by a user who starts the ranks by hand. Under any other launcher, that launcher's store listens on this port, and
+ * LOCKSTEP_PORT or the program gives another one. */
 #define _GNU_SOURCE
 #include "comm/rendezvous/identity.h"
 

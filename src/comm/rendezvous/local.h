@@ -14,13 +14,13 @@ typedef struct lk__rendezvous_local {
     /* of ranks that join, for log lines about missing ones; NULL: all have joined */
     const struct lk__rendezvous_identity *identity;
     struct lk_comm *comm;     /* the group whose flight recorder gets the cause of a failure; NULL: none */
-    /* While this rank waits for others: LK_OK, or why that is in vain. NULL: nothing is known before all have
+    /* While this rank waits for others: LK_OK, or why waiting is useless. NULL: nothing is known before all have
      * joined. */
     lk_status (*check)(struct lk_comm *comm);
     /* On rank 0, once the memory can be mapped and before it has pages: says on which memory nodes they are to be.
      * NULL: anywhere. */
     void (*place)(struct lk_comm *comm, char *memory, size_t bytes);
-    /* bytes that are mapped behind the memory, without pages; 0 afterwards: they cannot be. NULL: none */
+    /* bytes that are mapped after the memory, without pages; set to 0 if that is not possible. NULL: none */
     size_t *reserve;
 } lk__rendezvous_local;
 

@@ -1,6 +1,7 @@
-/* all_to_allv.c - parts of different sizes. No rank knows the largest, by which chunks are cut, so an arrival has what
- * its rank sends to each other one and expects from it, and behind these counts the parts, where they fit: rows of few
- * tokens take one exchange. All ranks compare all counts, so all of them report the same mismatch. */
+/* all_to_allv.c - parts of different sizes. No rank knows the largest part, which determines the chunks, so an arrival
+ * contains the counts that its rank sends to and expects from every other rank, followed by the parts themselves if
+ * they fit: rows of few tokens take one exchange. All ranks compare all counts, so all of them report the same
+ * mismatch. */
 #include "comm/shm/job.h"
 
 #include <stdio.h>

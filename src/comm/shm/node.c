@@ -1,5 +1,5 @@
-/* node.c - memory nodes: where each rank runs, and pages of symmetric memory that are taken from the nodes of those who
- * use them. */
+/* node.c - memory nodes: where each rank runs, and allocation of symmetric memory's pages on the nodes of the ranks
+ * that use them. */
 #include "comm/shm/shm.h"
 
 #include "base/memory_node.h"

@@ -1,4 +1,4 @@
-/* shm.c - the backend for ranks of one host: its memory, creating and freeing. */
+/* shm.c - the backend for ranks of one host: lays out its memory, creates and frees it. */
 #define _GNU_SOURCE
 #include "comm/shm/shm.h"
 

@@ -73,7 +73,7 @@ typedef struct lk__shm_ring {
     _Alignas(128) _Atomic uint32_t tail; /* bytes taken out, by the receiver */
 } lk__shm_ring;
 
-/* Memory for groups that are split from the one that was created, or from its descendants: blocks behind its own,
+/* Memory for groups that are split from the one that was created, or from its descendants: blocks after its own,
  * without pages until they are used. A block is large enough for a group of all ranks. */
 enum { LK__SHM_BLOCKS = 32 };
 
@@ -109,7 +109,7 @@ static inline char *lk__shm_part(const lk__shm_symmetric *y, int rank)
 typedef struct lk__shm_mapping {
     char      *base;
     size_t     own, block; /* bytes of that group, and of a block */
-    int        blocks;     /* 0: splits map memory of their own */
+    int        blocks;     /* 0: groups that are split map separate memory */
     atomic_int users;
 } lk__shm_mapping;
 

@@ -1,6 +1,6 @@
-/* split.c - memory of groups that are split from a group of this host: blocks behind the memory of the group that was
- * created, which all its ranks have mapped. The first rank of a new group takes a block, and the others wait for it in
- * the parent's memory. Where no block is free, the ranks share new memory, as a group that is created does. */
+/* split.c - memory of groups that are split from a group of this host: blocks after the memory of the original group,
+ * which all its ranks have mapped. The first rank of a new group takes a block, and the others wait for it in the
+ * parent's memory. Where no block is free, the ranks share new memory, as a group that is created does. */
 #include "comm/shm/shm.h"
 
 #include "comm/rendezvous/local.h"

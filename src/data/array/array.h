@@ -1,4 +1,4 @@
-/* data/array/array.h - arrays as files of other programs hold them, and how they become the fields of a data set. */
+/* data/array/array.h - arrays in files of other programs, and their conversion to the fields of a data set. */
 #ifndef LK__ARRAY_H
 #define LK__ARRAY_H
 

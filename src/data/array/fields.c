@@ -1,5 +1,5 @@
-/* fields.c - from the arrays of a file to the fields of a data set. Which array is which field follows from names,
- * types and shapes by the rules in docs/data.md; what they leave open is refused. */
+/* fields.c - maps the arrays of a file to the fields of a data set. Names, types and shapes decide which array is which
+ * field, by the rules in docs/data.md; a file for which they do not decide is refused. */
 #include "data/array/array.h"
 
 #include "data/labels.h"

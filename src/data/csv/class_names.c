@@ -1,4 +1,4 @@
-/* class_names.c - the different names among text labels: a hash table over one block of text. */
+/* class_names.c - the distinct names among text labels: a hash table over one block of text. */
 #include "data/csv/class_names.h"
 
 #include "base/hash.h"

@@ -1,4 +1,5 @@
-/* data/csv/class_names.h - the different names among text labels, each with a number; sorted, class k is the k-th. */
+/* data/csv/class_names.h - the distinct names among text labels, each with a number. Class k is the k-th name in sorted
+ * order. */
 #ifndef LK__CLASS_NAMES_H
 #define LK__CLASS_NAMES_H
 

@@ -1,6 +1,6 @@
-/* label_column.c - the label of each row: what the labels of a table are, and the class or the target of a row. Whole
- * numbers are classes or numbers to predict by the rule of whole_numbers.h; where a model was trained, they are what
- * they were then. */
+/* label_column.c - the label column: the kind of a table's labels, and the class or the target of each row. Whole
+ * numbers are classes or numbers to predict by the rule of whole_numbers.h; for a trained model they are what they were
+ * in training. */
 #include "data/csv/table.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* data/csv/table.h - a table on its way to a data set: its first line, which columns are what, and its labels. */
+/* data/csv/table.h - a table that is being read into a data set: its first line, the meaning of its columns, and its
+ * labels. */
 #ifndef LK__CSV_TABLE_H
 #define LK__CSV_TABLE_H
 

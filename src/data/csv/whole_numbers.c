@@ -1,4 +1,4 @@
-/* whole_numbers.c - the different whole numbers of a column: a hash table with open addressing, at most half full. */
+/* whole_numbers.c - the distinct whole numbers of a column: a hash table with open addressing, at most half full. */
 #include "data/csv/whole_numbers.h"
 
 #include "base/hash.h"

@@ -1,5 +1,5 @@
-/* data/csv/whole_numbers.h - the different whole numbers of a column, and how often each occurs: whether they are
- * classes. */
+/* data/csv/whole_numbers.h - the distinct whole numbers of a column and how often each occurs, which decide whether
+ * they are classes. */
 #ifndef LK__WHOLE_NUMBERS_H
 #define LK__WHOLE_NUMBERS_H
 

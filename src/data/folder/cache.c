@@ -1,7 +1,7 @@
 /* cache.c - the file of decoded samples: a header, samples, an entry for each file, texts. It is valid only for exactly
- * these files (path, size, time of change) and this size of sample, is replaced as a whole by a rename, and one process
- * at a time creates it. Digests find damage: of the header and the entries when it is opened, of a sample when it is
- * first read. */
+ * these files (path, size, time of change) and this sample size. It is replaced as a whole by a rename, and only one
+ * process at a time creates it. Digests find damage: of the header and the entries when it is opened, of a sample when
+ * it is first read. */
 #define _GNU_SOURCE
 #include "base/directories.h"
 #include "base/hash.h"

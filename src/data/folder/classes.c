@@ -1,5 +1,5 @@
 /* classes.c - the classes of a folder: its subdirectories, or those that a model was trained on; and their files. A
- * subdirectory of another class is refused by name, or left out. */
+ * subdirectory that is not one of these classes is left out, or refused by an error that names it. */
 #include "data/folder/folder.h"
 #include "data/labels.h"
 

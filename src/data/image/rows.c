@@ -1,4 +1,4 @@
-/* rows.c - from the rows of a decoder to a sample: colours as Pillow converts them, the EXIF orientation, planes. */
+/* rows.c - converts the rows of a decoder to a sample: colours as in Pillow, the EXIF orientation, separate planes. */
 #include "data/image/decode.h"
 
 #include <string.h>

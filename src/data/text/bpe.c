@@ -1,5 +1,5 @@
 /* bpe.c - merging the symbols of a word. Words of ordinary text are short: for these, a scan for the lowest rank is
- * fastest. Long ones have a heap, so that time grows as n log n for any text. */
+ * fastest. Long words use a heap, so that time grows as n log n for any text. */
 #include "data/text/bpe.h"
 
 #include <string.h>

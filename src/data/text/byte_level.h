@@ -1,5 +1,6 @@
 /* data/text/byte_level.h - GPT-2's alphabet, in which byte-level BPE spells its tokens: a visible character for each
- * byte. Bytes that are visible in Latin-1 stand for themselves, the other 68 are the characters from U+0100 on. */
+ * byte. Bytes that are visible in Latin-1 stand for themselves, the other 68 are represented by the characters from
+ * U+0100 on. */
 #ifndef LK__BYTE_LEVEL_H
 #define LK__BYTE_LEVEL_H
 

@@ -1,4 +1,5 @@
-/* characters.c - a tokenizer with a token for each distinct character of a text, and the one of bytes. */
+/* characters.c - two tokenizers: one with a token for each distinct character of a text, and one with a token for each
+ * byte. */
 #include "data/text/byte_level.h"
 #include "data/text/tokenizer.h"
 #include "data/text/utf8.h"

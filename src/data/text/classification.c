@@ -1,5 +1,5 @@
-/* classification.c - texts of a JSONL file with a class each. Classes are those that a model was trained on, or of the
- * training file, which is read for them first. */
+/* classification.c - texts of a JSONL file, each with a class. The classes are those that a model was trained on, or
+ * those of the training file, which is read once to find them. */
 #include "data/labels.h"
 #include "data/subset.h"
 #include "data/text/text.h"

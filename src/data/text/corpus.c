@@ -1,5 +1,5 @@
-/* corpus.c - reads texts and JSONL files. Only one piece is in memory; a long text is cut where no token extends over
- * the cut. */
+/* corpus.c - reads text and JSONL files. Only one piece is in memory; a long text is cut where no token crosses the
+ * cut. */
 #define _GNU_SOURCE
 #include "data/text/corpus.h"
 

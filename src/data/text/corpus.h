@@ -1,4 +1,4 @@
-/* data/text/corpus.h - the documents of texts and JSONL files, one piece after the other. */
+/* data/text/corpus.h - reads the documents of text and JSONL files piece by piece. */
 #ifndef LK__TEXT_CORPUS_H
 #define LK__TEXT_CORPUS_H
 
@@ -13,7 +13,7 @@ typedef struct lk__text_file {
     const void *bytes; /* NULL: the file `path` */
     size_t      size;
     bool        jsonl;  /* a document in each line, or in each element of an array; otherwise the file is one */
-    bool        listed; /* nobody named it: it was found in a directory */
+    bool        listed; /* not named by the user: it was found in a directory */
 } lk__text_file;
 
 /* The files of a path: itself, or all files below a directory that are not hidden, by directory, then by name. */

@@ -1,6 +1,6 @@
 /* cut.c - where a text may be cut so that its pieces encode to the ids of the whole: between a letter and an ASCII
- * character that is none. Every word of every pre-tokenizer ends there, no word looks back, and NFC joins nothing with
- * an ASCII character. */
+ * character that is not a letter. Every word of every pre-tokenizer ends there, the rules for a word do not look back,
+ * and NFC joins nothing with an ASCII character. */
 #include "data/text/encoder.h"
 #include "data/text/unicode.h"
 #include "data/text/utf8.h"

@@ -1,5 +1,5 @@
-/* data/text/encoder.h - encoding text with memory that is kept from call to call: of words that were seen, and of
- * intermediate text. An encoder is for one thread; any number of them may share a tokenizer. */
+/* data/text/encoder.h - encodes text. Words that were seen before and buffers of intermediate text are kept from call
+ * to call. An encoder is for one thread; any number of them may share a tokenizer. */
 #ifndef LK__ENCODER_H
 #define LK__ENCODER_H
 
@@ -31,7 +31,7 @@ lk_status lk__text_encoder_encode(lk__text_encoder *encoder, lk__text_span span,
 lk_status lk__text_encoder_encode_into(lk__text_encoder *encoder, lk__text_span span, int32_t *ids, size_t room,
                                        lk__text_encoded *encoded);
 
-/* The last place in a text that goes on behind `bytes` where it may be cut in two; 0: there is none, so more of it is
+/* The last place where a text that continues after `bytes` may be cut in two; 0: there is none, so more of it is
  * needed. */
 size_t lk__text_encoder_cut(const lk_tokenizer *tokenizer, const char *text, size_t bytes);
 

@@ -1,6 +1,6 @@
 /* evaluation.c - the windows of an evaluation of a language model: every token of a document but its first is predicted
- * once. Windows are those of each document alone, so that the sum of the losses of documents does not depend on what
- * else is evaluated; parts of documents that are shorter than a window share one, and do not see each other. */
+ * once. A document's windows depend on that document only, so the loss of a document does not depend on what else is
+ * evaluated. Parts of documents that are shorter than a window share one, and do not attend to each other. */
 #include "data/text/text.h"
 
 #include <string.h>

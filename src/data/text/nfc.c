@@ -1,6 +1,6 @@
 /* nfc.c - normalisation by segments: from a stable character, which nothing before it can change or join, to the next
- * one that an unstable one does not follow. Ordinary text has few such segments; everything else is copied. Unicode
- * Standard Annex 15. */
+ * stable character that is not followed by an unstable one. Ordinary text has few such segments; everything else is
+ * copied. Unicode Standard Annex 15. */
 #include "data/text/nfc.h"
 
 #include "data/text/unicode.h"

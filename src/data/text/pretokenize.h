@@ -1,4 +1,4 @@
-/* data/text/pretokenize.h - where text is split into words, within which BPE merges. */
+/* data/text/pretokenize.h - splits text into the words within which BPE merges. */
 #ifndef LK__PRETOKENIZE_H
 #define LK__PRETOKENIZE_H
 

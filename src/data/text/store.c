@@ -1,5 +1,6 @@
-/* store.c - keeps token ids. Up to a limit they are in memory; then they go to a file without a name in $TMPDIR or
- * /var/tmp, which is on a disk where /tmp is memory, and are mapped: a text may be larger than the memory. */
+/* store.c - stores token ids. Up to a limit they are in memory. Beyond it they are written to an unnamed file in
+ * $TMPDIR or /var/tmp (which is on disk even where /tmp is in memory) and mapped, so a text may be larger than the
+ * memory. */
 #define _GNU_SOURCE
 #include "data/text/store.h"
 

@@ -1,5 +1,5 @@
-/* data/text/store.h - token ids that are made one piece after the other: in memory, and where they are many, in a
- * temporary file. */
+/* data/text/store.h - stores token ids that arrive piece by piece: in memory or, if there are many, in a temporary
+ * file. */
 #ifndef LK__TEXT_STORE_H
 #define LK__TEXT_STORE_H
 

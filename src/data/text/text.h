@@ -1,4 +1,4 @@
-/* data/text/text.h - data sets of text: what their parts share. */
+/* data/text/text.h - declarations shared by the files of text data sets. */
 #ifndef LK__TEXT_H
 #define LK__TEXT_H
 
@@ -13,7 +13,7 @@ enum { LK__TEXT_LENGTH = 256 }; /* tokens of a sample without a context */
 typedef struct lk__text_request {
     lk_context *context;
     const char *kind;               /* "text", "jsonl", "tokens" */
-    char        paths[2][LK__PATH]; /* the second: of the validation set, "" where there is none of its own */
+    char        paths[2][LK__PATH]; /* the second: the validation set's; "" where there are no separate files */
     lk_split    split;
     const lk_open_options *options;
     bool                   probe;

@@ -1,6 +1,6 @@
 /* token_file.c - the header of a token file. llm.c (dev/data/data_common.py) writes 256 words of 4 bytes: a magic
- * number that says how wide tokens are, a version, the number of tokens, zeros. Ours has values in some of these zeros,
- * so that llm.c reads it too. */
+ * number that says how wide tokens are, a version, the number of tokens, zeros. Our header uses some of these zeros for
+ * further values, so llm.c can read it too. */
 #include "data/text/token_file.h"
 
 #include <string.h>

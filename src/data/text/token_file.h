@@ -1,5 +1,5 @@
-/* data/text/token_file.h - files of token ids: plain, with llm.c's header, or with ours, which is llm.c's and says
- * more. */
+/* data/text/token_file.h - files of token ids: without a header, with llm.c's header, or with our extension of llm.c's
+ * header. */
 #ifndef LK__TEXT_TOKEN_FILE_H
 #define LK__TEXT_TOKEN_FILE_H
 

@@ -1,4 +1,4 @@
-/* data/text/tokenizer.h - the inside of a tokenizer. Text goes through these steps, as in `tokenizers`: added tokens
+/* data/text/tokenizer.h - the internals of a tokenizer. Text goes through these steps, as in `tokenizers`: added tokens
  * that are not normalised; NFC; added tokens that are normalised; words; merges. */
 #ifndef LK__TOKENIZER_H
 #define LK__TOKENIZER_H

@@ -1,4 +1,4 @@
-/* data/text/tokenizer_json.h - what the readers of a tokenizer.json's parts share. */
+/* data/text/tokenizer_json.h - declarations shared by the files that read the parts of a tokenizer.json. */
 #ifndef LK__TOKENIZER_JSON_H
 #define LK__TOKENIZER_JSON_H
 

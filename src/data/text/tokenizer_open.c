@@ -1,4 +1,4 @@
-/* tokenizer_open.c - tokenizers by name: a directory's files, which are kept as they are. */
+/* tokenizer_open.c - opens tokenizers by name: the files of a directory, whose contents are kept unchanged. */
 #define _GNU_SOURCE
 #include "base/json.h"
 #include "data/array/map.h"

@@ -1,5 +1,6 @@
 /* tokenizer_parts.c - the parts of a tokenizer.json around the model: normalizer, pre-tokenizer, post-processor,
- * decoder. What is not known is refused by name: ids that differ from those of `tokenizers` would go unnoticed. */
+ * decoder. Unknown parts are refused by an error that names them: otherwise ids that differ from those of `tokenizers`
+ * would go unnoticed. */
 #include "data/text/tokenizer_json.h"
 
 #include <string.h>

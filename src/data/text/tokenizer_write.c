@@ -1,4 +1,5 @@
-/* tokenizer_write.c - the files of a tokenizer of bytes or characters, such that `tokenizers` gives the same ids. */
+/* tokenizer_write.c - writes the files of a tokenizer of bytes or characters, with which `tokenizers` gives the same
+ * ids. */
 #include "base/json.h"
 #include "data/text/tokenizer.h"
 

@@ -1,5 +1,5 @@
-/* data/text/unicode.h - what pre-tokenizers and normalisation know about characters. The tables are generated:
- * unicode_tables.py says from which versions of Unicode. */
+/* data/text/unicode.h - properties of characters for pre-tokenizers and normalisation. The tables are generated;
+ * unicode_tables.py names the versions of Unicode. */
 #ifndef LK__UNICODE_H
 #define LK__UNICODE_H
 

@@ -1,4 +1,4 @@
-/* utf8.c - validation of UTF-8, and replacement of what is invalid. */
+/* utf8.c - validates UTF-8, and replaces invalid bytes. */
 #include "data/text/utf8.h"
 
 #include <stdbool.h>

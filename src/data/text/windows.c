@@ -1,6 +1,6 @@
 /* windows.c - samples of a language model: windows of consecutive tokens, or documents that are packed into them. A
- * sample is made when it is read, from ids that may be in a mapped file: opening reads none of them, so ids are checked
- * here. */
+ * sample is created when it is read, from ids that may be in a mapped file. Opening the data set reads no ids, so they
+ * are checked here. */
 #include "data/text/text.h"
 
 #include <stdio.h>

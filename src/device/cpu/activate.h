@@ -1,5 +1,5 @@
-/* device/cpu/activate.h - functions behind the results of other kernels (device/fusion.h). relu is part of their loops;
- * any other function is applied to results that are still in the cache. */
+/* device/cpu/activate.h - functions that are applied to the results of other kernels (device/fusion.h). relu is part of
+ * their loops; any other function is applied to results that are still in the cache. */
 #ifndef LK__CPU_ACTIVATE_H
 #define LK__CPU_ACTIVATE_H
 

@@ -2,7 +2,7 @@
  *
  * Of the pool² pixels of a window only the maximum has a gradient, so for few input channels (a patch of a few vectors)
  * it is cheaper to add the patch at each maximum, times its gradient, than to multiply the mostly zero gradient of all
- * pixels: a quarter of the products for a pool of 2. Loads bound it, one for each product. */
+ * pixels: a quarter of the products for a pool of 2. It is bound by loads, one for each product. */
 #include "device/cpu/unscheduled.h"
 
 #include "device/cpu/conv.h"

@@ -1,7 +1,7 @@
-/* attention.c - scaled dot-product attention without a matrix of all scores: blocks of queries meet blocks of keys, and
- * the softmax is corrected as larger scores appear (Milakov and Gimelshein 2018; Dao et al. 2022). Both products run on
- * the micro-kernels; arithmetic bounds them, exp is a few per cent. A single query, as in generation, reads keys and
- * values once: memory bounds it. */
+/* attention.c - scaled dot-product attention without a matrix of all scores: each block of queries is multiplied with
+ * blocks of keys, and the softmax is corrected as larger scores appear (Milakov and Gimelshein 2018; Dao et al. 2022).
+ * Both products run on the micro-kernels; they are bound by arithmetic, and exp takes a few per cent. A single query,
+ * as in generation, reads keys and values once and is bound by memory. */
 #include "device/cpu/attention.h"
 
 /* ---- shared with the gradient ---- */

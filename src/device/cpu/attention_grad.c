@@ -1,8 +1,8 @@
 /* attention_grad.c - the gradient of attention. Probabilities are computed again from the scores and the saved
  * logarithm of their sum, so nothing of size queries × keys is kept (Dao et al. 2022). A tile is a (sample, group of
  * heads): it alone adds to the gradients of its keys and values, in the order of heads and queries, so threads do not
- * change bits. Where ranks may divide the heads of a group (attrs.sum), each part of them, usually one head, has sums
- * of its own, which are added in the pairwise tree. Five products on the micro-kernels bound it. */
+ * change bits. Where ranks may divide the heads of a group (attrs.sum), each part of them, usually one head, has
+ * separate sums, which are added in the pairwise tree. It is bound by five products on the micro-kernels. */
 #include "device/cpu/attention.h"
 
 #include "device/sum_parts.h"

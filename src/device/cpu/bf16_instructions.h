@@ -1,20 +1,21 @@
-/* device/cpu/bf16_instructions.h - BFMMLA, VDPBF16PS and TDPBF16PS in C, bit by bit: what the emulated instruction sets
- * compute with, so that every kernel of a set runs on any machine. test_bf16_instructions.c compares them with the
+/* device/cpu/bf16_instructions.h - BFMMLA, VDPBF16PS and TDPBF16PS in C, bit by bit. The emulated instruction sets use
+ * them, so that all kernels of these sets run on any machine. test_bf16_instructions.c compares them with the
  * instructions, where the machine has them, and with exact integers.
  *
- * Operands are bf16, sums f32. All three take denormal operands as zero of their sign and replace denormal results by
- * zero of theirs.
+ * Operands are bf16, sums f32. All three instructions treat denormal operands, and replace denormal results, as zeros
+ * of the same sign.
  *
- * BFMMLA (Arm's BFDotAdd without FEAT_EBF16, or with FPCR.EBF 0): a pair of products is added, and the sum added to the
- * accumulator. Each result is rounded to odd: towards zero, with the last bit set if that was inexact. A result beyond
- * f32 is infinity, a NaN the default one.
+ * BFMMLA (Arm's BFDotAdd without FEAT_EBF16, or with FPCR.EBF 0): two products are added, and their sum is added to the
+ * accumulator. Each result is rounded to odd: towards zero, with the last bit set if it was inexact. A result beyond
+ * the range of f32 is infinity, and every NaN is the default NaN.
  *
- * VDPBF16PS (Intel's SDM): two fused multiply-adds, rounded to nearest even, the pair's second product first. A NaN is
- * the first one of: first product's operands, second product's, accumulator.
+ * VDPBF16PS (Intel's SDM): two fused multiply-adds, rounded to nearest even, the pair's second product first. If
+ * several operands are NaN, the result is the first NaN of: the first product's operands, the second product's
+ * operands, the accumulator.
  *
- * TDPBF16PS (the same): fused multiply-adds from zero, the first products of all pairs in one sum, the second ones in
- * another; then the two sums are added, then that to the accumulator. Which NaN a result is, is not documented; here it
- * is the default one. */
+ * TDPBF16PS (the same): fused multiply-adds from zero, with one sum for the first products of all pairs and another for
+ * the second products. The two sums are added, and the result is added to the accumulator. It is not documented which
+ * NaN a result is; here it is the default NaN. */
 #ifndef LK__CPU_BF16_INSTRUCTIONS_H
 #define LK__CPU_BF16_INSTRUCTIONS_H
 

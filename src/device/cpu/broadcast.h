@@ -1,5 +1,6 @@
 /* device/cpu/broadcast.h - iterates over operands of broadcast shapes together. Axes that all operands traverse alike
- * are merged first, so equal shapes are one long row, a scalar or a trailing vector a short inner loop. */
+ * are merged first, so equal shapes become one long row, and a scalar or a trailing vector becomes a short inner
+ * loop. */
 #ifndef LK__BROADCAST_H
 #define LK__BROADCAST_H
 

@@ -1,5 +1,5 @@
 /* cache.c - writes rows into a buffer that earlier runs have filled: keys and values of generation. Bound by memory. A
- * tile is a sample, so of two rows with one place the later one stays, whatever the number of threads. */
+ * tile is a sample, so if two rows have the same place, the later one is kept, whatever the number of threads. */
 #include "device/cpu/lanes.h"
 
 typedef struct writing {

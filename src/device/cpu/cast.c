@@ -1,5 +1,6 @@
-/* cast.c - conversion between types. The operands' types are known at run time alone, so every table has the same
- * kernel. Narrower types are made from f32: a wider number is rounded to f32 first, as in PyTorch. Bound by memory. */
+/* cast.c - conversion between types. The operands' types are known only at run time, so every table has the same
+ * kernel. Conversions to narrower types start from f32: a wider number is rounded to f32 first, as in PyTorch. Bound by
+ * memory. */
 #include "base/dtype.h"
 #include "device/cpu/lanes.h"
 

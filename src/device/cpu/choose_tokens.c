@@ -1,5 +1,6 @@
-/* choose_tokens.c - the next token of each prompt, from its logits, and with it the inputs of the next step. Sorting
- * and choosing is scalar and in double, whatever the logits' type (device/choose_token.c); rows run in parallel. */
+/* choose_tokens.c - chooses the next token of each prompt from its logits, and writes the inputs of the next step.
+ * Sorting and choosing are scalar and in double, whatever the logits' type (device/choose_token.c); rows run in
+ * parallel. */
 #include "device/cpu/cpu.h"
 #include "device/tokens.h"
 

@@ -1,5 +1,5 @@
-/* collective.c - collectives over one rank and one leaf: copies. Over more of them the interpreter runs them instead.
- * And the part of a gathered value that belongs to this rank or leaf. */
+/* collective.c - collectives over one rank and one leaf, which are copies; over several ranks or leaves, the
+ * interpreter runs them instead. Also cuts this rank's or leaf's part out of a gathered value. */
 #include "device/cpu/lanes.h"
 
 static void copy_from(const lk__kernel_call *call, int64_t part)

@@ -1,5 +1,5 @@
-/* device/cpu/columns.h - sums down the columns of a matrix whose elements are computed as they are read: the one loop
- * behind bias gradients, the statistics of batch norm and the gradients of norms' weights. */
+/* device/cpu/columns.h - sums down the columns of a matrix whose elements are computed as they are read: the loop
+ * shared by bias gradients, the statistics of batch norm and the gradients of norms' weights. */
 #ifndef LK__COLUMNS_H
 #define LK__COLUMNS_H
 

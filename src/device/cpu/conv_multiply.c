@@ -1,4 +1,4 @@
-/* conv_multiply.c - products of patches, which are read in place, and weights; packing weights. */
+/* conv_multiply.c - multiplies patches, which are read in place, by weights; packs weights. */
 #include "device/cpu/conv.h"
 
 void conv_multiply(const conv_product *p, int64_t count, const PACKED *const *from, REAL *const *to, PACKED *scratch)

@@ -1,5 +1,5 @@
-/* conv_multiply_matrix.c - products of patches and weights with a matrix instruction set: the patches of some pixels at
- * a time are packed into panels, which stay in a cache. Arithmetic bounds it; packing a patch copies up to 8 times
+/* conv_multiply_matrix.c - multiplies patches by weights with a matrix instruction set: the patches of a few pixels at
+ * a time are packed into panels, which stay in a cache. Bound by arithmetic; packing a patch copies up to 8 times
  * CONV_RUN_UNIT elements at a time. */
 #include "device/cpu/unscheduled.h"
 

@@ -1,7 +1,8 @@
-/* conv_sum.c - convolutions whose sum over channels consists of parts (attrs.sum), or whose result is a summand of what
- * other ranks have, of a narrow type: each part is a convolution of its own, of copies of its channels, by the kernel
- * for REALs and the algorithm for its shape; the parts are added in the pairwise tree. Bias, function and pool follow
- * the sum, which is rounded once. Some images at a time, so that the copies and sums stay small. */
+/* conv_sum.c - convolutions whose sum over channels consists of parts (attrs.sum), or whose result is of a narrow type
+ * and is added to results of other ranks: each part is a separate convolution over copies of its channels, by the
+ * kernel for REALs with the algorithm for its shape; the parts are added in the pairwise tree. Bias, function and pool
+ * follow the sum, which is rounded once. A few images are processed at a time, so that the copies and sums stay
+ * small. */
 #include "device/cpu/conv.h"
 
 #include "device/cpu/lanes.h"

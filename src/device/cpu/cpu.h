@@ -3,8 +3,8 @@
  * loops here are written once, for a vector of VL REALs.
  *
  * ELEMENT is the type in which tensors are stored, REAL the type of all arithmetic, of sums, and of operands that are
- * always wide (statistics, gradients of parameters). They differ for narrow types (NARROW): load, store and the like
- * convert. */
+ * always wide (statistics, gradients of parameters). They differ for narrow types (NARROW): load, store and similar
+ * functions convert. */
 #ifndef LK__CPU_H
 #define LK__CPU_H
 

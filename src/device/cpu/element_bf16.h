@@ -1,5 +1,6 @@
-/* device/cpu/element_bf16.h - bf16 as the element type of kernels: device/cpu/cpu.h includes it where LK_ELEMENT is
- * bf16, and uses what is named …_bf16 here. Another type that is stored has such a file too. */
+/* device/cpu/element_bf16.h - bf16 as the element type of kernels. device/cpu/cpu.h includes this file where LK_ELEMENT
+ * is bf16, and uses the functions here whose names end in _bf16. Every other narrow type that kernels store needs a
+ * corresponding file. */
 #ifndef LK__CPU_ELEMENT_BF16_H
 #define LK__CPU_ELEMENT_BF16_H
 

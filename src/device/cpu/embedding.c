@@ -1,6 +1,7 @@
 /* embedding.c - rows of a table by id, and the gradient of the table. A row of the gradient belongs to one tile, which
- * adds in the order of the ids. An id out of range gives zeros, which put no NaN into statistics, and is reported. Of a
- * part of the table, an id in another part gives zeros too: the parts' results add up to the whole's. */
+ * adds in the order of the ids. An id out of range gives zeros, which put no NaN into statistics, and is reported. If
+ * an operand is a part of the table, an id in another part gives zeros too, so the sum of the parts' results is the
+ * result of the whole table. */
 #include "device/cpu/lanes.h"
 
 typedef struct lookup {

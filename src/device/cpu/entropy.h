@@ -1,5 +1,5 @@
-/* device/cpu/entropy.h - the cross-entropy of one row, for the loss of logits and for that of a linear layer; of rows
- * whose classes are cut into parts, too. */
+/* device/cpu/entropy.h - the cross-entropy of one row, for the loss of logits and for that of a linear layer, also of
+ * rows whose classes are cut into parts. */
 #ifndef LK__CPU_ENTROPY_H
 #define LK__CPU_ENTROPY_H
 

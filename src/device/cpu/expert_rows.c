@@ -1,5 +1,5 @@
-/* expert_rows.c - rows grouped by expert and back, and the gradient of the weights between. Bound by memory: a row is
- * read and written once for each of its experts. */
+/* expert_rows.c - groups rows by expert and restores their order, and computes the gradient of the weights of the
+ * experts' results. Bound by memory: a row is read and written once for each of its experts. */
 #include "device/cpu/lanes.h"
 
 typedef struct grouped {

@@ -2,12 +2,14 @@
  * scratch.
  *
  * A is packed in panels too (micro_tn, which reads one stream instead of MR), by whole vectors or by transposing,
- * except that one which is contiguous along k and meets few columns is read in place (micro_nn). Where ELEMENT is
- * narrower than REAL, both are converted block by block, and C's blocks are summed in scratch. B is packed in panels; a
- * B that is contiguous along k must be transposed for that, and where either operand could be B, the product is
- * transposed (C' = B' A') so that B is the smaller one. A large product packs each operand once, for all tiles.
+ * except that an A which is contiguous along k and is multiplied with few columns is read in place (micro_nn). Where
+ * ELEMENT is narrower than REAL, both are converted block by block, and C's blocks are summed in scratch. B is packed
+ * in panels; a B that is contiguous along k must be transposed for that, and where either operand could be B, the
+ * product is transposed (C' = B' A') so that B is the smaller one. A large product packs each operand once, for all
+ * tiles.
  *
- * A matrix instruction set (MATRIX) packs both operands in panels, as they are stored; either layout costs as much. */
+ * With a matrix instruction set (MATRIX), both operands are packed in panels without conversion; both layouts cost the
+ * same. */
 #include "device/cpu/gemm_block.h"
 
 enum { LARGE_A = 64 << 10 }; /* elements: fewer are in a cache */

@@ -94,7 +94,7 @@ typedef struct tree_blocks {
     int64_t length[TREE_BLOCKS];
 } tree_blocks;
 
-/* As micro_large, for the sum of several blocks, each of which begins with a unit of its own. */
+/* As micro_large, for the sum of several blocks, each of which begins with a new unit. */
 #define micro_tree KERNEL(micro_tree)
 void micro_tree(int64_t m, const PACKED *a, int64_t a_panel, const tree_blocks *blocks, const PACKED *b, bool add,
                 REAL *c, int64_t c_row, int64_t n);

@@ -1,5 +1,5 @@
-/* device/cpu/gemm_block.h - what the ways to compute a product (gemm.c, gemm_large.c, gemm_stream.c, gemm_leaves.c)
- * share: the sizes of blocks, and one block of k of a tile of C. */
+/* device/cpu/gemm_block.h - shared by the algorithms for products (gemm.c, gemm_large.c, gemm_stream.c, gemm_leaves.c):
+ * the sizes of blocks, and one block of k of a tile of C. */
 #ifndef LK__GEMM_BLOCK_H
 #define LK__GEMM_BLOCK_H
 

@@ -1,8 +1,9 @@
 /* device/cpu/gemm_chunk.h - the order in which a product adds along k, as chunks that a tile of C sums in registers.
  *
  * k consists of parts (base/sum_parts.h), and a part of blocks: each block is summed by itself, the blocks of a part
- * are added one after the other, and the parts in the pairwise tree. With partial sums on a stack that is a sequence of
- * blocks, after each of which the top two are added some times. A chunk is a run of blocks with one result. */
+ * are added one after the other, and the parts in the pairwise tree. With partial sums on a stack, this is a sequence
+ * of blocks; after each block, the top two sums are added zero or more times. A chunk is a run of blocks with one
+ * result. */
 #ifndef LK__GEMM_CHUNK_H
 #define LK__GEMM_CHUNK_H
 

@@ -1,4 +1,4 @@
-/* gemm_finish.c - what follows the last block of k of a product. */
+/* gemm_finish.c - operations on a tile after the last block of k of a product. */
 #include "device/cpu/gemm_block.h"
 
 void gemm_finish_line(REAL *line, int64_t n, const ELEMENT *bias, int64_t step, lk__op_unary activation)

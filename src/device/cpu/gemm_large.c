@@ -1,7 +1,7 @@
-/* gemm_large.c - a large product is split into slabs of C, and each into steps of some chunks of k. What a step needs
- * of A and B is packed once, for all of its tiles; several threads pack the next step while they multiply, so that
- * arithmetic hides the time to read it. The same sums as by tiles: blocks of k are the same, and each is added to C in
- * their order. Products whose k consists of parts, small ones too, are computed here alone. */
+/* gemm_large.c - a large product is split into slabs of C, and each slab into steps of a few chunks of k. The parts of
+ * A and B that a step needs are packed once, for all of its tiles; several threads pack the next step while they
+ * multiply, so that arithmetic hides the time to read it. The sums are the same as by tiles: blocks of k are the same,
+ * and they are added to C in order. All products whose k consists of parts are computed here, including small ones. */
 #include "device/cpu/gemm_chunk.h"
 
 enum {

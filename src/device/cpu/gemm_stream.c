@@ -1,7 +1,7 @@
-/* gemm_stream.c - a product whose B, large and contiguous along its columns, meets few rows of A, as a linear layer's
- * weight in the gradient of its input: while a block of B is multiplied, the next one is packed a few rows at a time,
- * so that arithmetic hides the time to read it. For processors whose own prefetching does not (x86). The sums and their
- * order are those of gemm.c. */
+/* gemm_stream.c - a product of few rows of A with a large B that is contiguous along its columns, such as a linear
+ * layer's weight in the gradient of its input: while a block of B is multiplied, the next one is packed a few rows at a
+ * time, so that arithmetic hides the time to read it. It is used on processors whose hardware prefetching does not
+ * achieve this (x86). The sums and their order are those of gemm.c. */
 #include "device/cpu/gemm_block.h"
 
 enum {

@@ -1,6 +1,6 @@
-/* group_norm.c - group norm and its gradient. The channels of a group are contiguous, so a group is one row that is
- * read again while it is in the cache; the gradients of weight and bias are partial sums over samples, which are added
- * in order. Bound by memory. */
+/* group_norm.c - group norm and its gradient. The channels of a group are contiguous, so a group is one row, whose
+ * second read finds it in the cache; the gradients of weight and bias are partial sums over samples, which are added in
+ * order. Bound by memory. */
 #include "device/cpu/norm.h"
 
 typedef struct grouped {

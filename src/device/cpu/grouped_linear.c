@@ -1,6 +1,6 @@
 /* grouped_linear.c - one product for each expert, of its rows with its weight, and the gradient of the weights: the
- * products of linear.c, one after the other, each divided over all threads. How many rows an expert has is known when
- * the kernel runs; the workspace is enough for all rows in one. */
+ * products of linear.c, one after the other, each divided over all threads. The number of rows of an expert is known
+ * only when the kernel runs, so the workspace is large enough for all rows in one expert. */
 #include "device/cpu/gemm.h"
 
 /* The rows of expert e: *begin is where the one before ended. Offsets that are not in order give empty groups. */

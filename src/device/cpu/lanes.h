@@ -1,8 +1,8 @@
 /* device/cpu/lanes.h - loops over vectors with a tail, sums in a fixed order, and how work is split into tiles. A tail
  * uses the same vector arithmetic as the rest, so an element's bits do not depend on its position in a row.
  *
- * A vector store may alias anything, so a tile copies its description to locals: memory would be read again after each
- * store. */
+ * A vector store may alias anything, so a tile copies its description to locals; otherwise it would be read from memory
+ * again after each store. */
 #ifndef LK__LANES_H
 #define LK__LANES_H
 

@@ -1,6 +1,6 @@
 /* linear_cross_entropy.c - the cross-entropy of a linear layer's outputs, and its gradients, without the matrix of all
- * logits: rows are taken in chunks whose logits fit the workspace, and each chunk's gradients are made while its
- * probabilities are there. Three products bound it. */
+ * logits: rows are processed in chunks whose logits fit the workspace, and each chunk's gradients are computed while
+ * its probabilities are there. Bound by three products. */
 #include "device/cpu/gemm_block.h"
 
 #include "device/cpu/entropy.h"

@@ -1,5 +1,5 @@
-/* device/cpu/matrix_pairs.h - packing for tiles whose groups of B are pairs of k's: those of x86-64. Vectors of 16
- * pairs are transposed in registers, 16 × 16 at a time. */
+/* device/cpu/matrix_pairs.h - packs panels for the tiles of x86-64, in which groups of B are pairs of values of k
+ * (MATRIX_PAIRS). Vectors of 16 pairs are transposed in registers, 16 × 16 pairs at a time. */
 #ifndef LK__MATRIX_PAIRS_H
 #define LK__MATRIX_PAIRS_H
 

@@ -1,8 +1,9 @@
 /* device/cpu/matrix_tdpbf16ps.h - the tile of products with TDPBF16PS (x86-64 with AMX): what matrix_bfmmla.h
  * describes. Where EMULATED is 1, the instructions are C, over tiles in memory. Include unscheduled.h first.
  *
- * Two by two registers of 16 × 16 sums. Each instruction adds to its sums the products of 32 k's: those of even k's and
- * those of odd ones are added from zero, one after the other, then their sums, then that to what is there. */
+ * Two by two registers of 16 × 16 sums. Each instruction adds to its sums the products of 32 k's: the products of even
+ * k's and those of odd k's are each summed from zero in order, the two sums are added, and the result is added to the
+ * register's sum. */
 #ifndef LK__MATRIX_TDPBF16PS_H
 #define LK__MATRIX_TDPBF16PS_H
 

@@ -1,5 +1,5 @@
-/* max.c - the maximum over one axis and its index, with x as (outer, n, inner). The first of equal values counts, and
- * NaN is above all numbers, as in PyTorch. Bound by memory. */
+/* max.c - the maximum over one axis and its index, with x as (outer, n, inner). Of equal values the first is taken, and
+ * NaN is greater than all numbers, as in PyTorch. Bound by memory. */
 #include "device/cpu/lanes.h"
 
 enum { COLUMNS = 4, STRIP = 64 * VL }; /* vectors of columns processed together; columns of a strip, the unit of work */

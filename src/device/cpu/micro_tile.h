@@ -1,5 +1,5 @@
-/* device/cpu/micro_tile.h - the inner loops of the micro-kernels: an MR × NR tile of C in registers; TILE_NV vectors a
- * row, if that is defined. Include unscheduled.h first. */
+/* device/cpu/micro_tile.h - the inner loops of the micro-kernels: an MR × NR tile of C in registers; TILE_NV vectors
+ * per row, if that is defined. Include unscheduled.h first. */
 #ifndef LK__MICRO_TILE_H
 #define LK__MICRO_TILE_H
 

@@ -1,6 +1,6 @@
 /* device/cpu/norm.h - what layer norm and RMS norm share: rows of the last dims are tiles, and the gradients of weight
- * and bias are partial sums over rows, which are added in order. A norm says how one row is normalised, how its
- * gradient is made, and what its weights' gradients add. Bound by memory. */
+ * and bias are partial sums over rows, which are added in order. Each norm defines how one row is normalised, how its
+ * gradient is computed, and what is added to the gradients of its weights. Bound by memory. */
 #ifndef LK__CPU_NORM_H
 #define LK__CPU_NORM_H
 

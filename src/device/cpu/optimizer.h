@@ -1,8 +1,8 @@
 /* device/cpu/optimizer.h - what the kernels of optimizers share: the arrays of an update, and its ranges of elements.
  *
- * Ranks that share their state update slices of a tensor, so an element may be in a whole vector here and behind the
- * last one there. The compiler chooses which product of a sum it fuses, and compiled twice it may choose
- * differently: so the rest of a range is copied to a vector of its own, which the same code updates. */
+ * Ranks that share their state update slices of a tensor, so an element may be in a whole vector on one rank and in the
+ * remainder of a range on another. The compiler chooses which product of a sum it fuses, and could choose differently
+ * in a separate loop for remainders. So the remainder is copied to a whole vector, which the same code updates. */
 #ifndef LK__CPU_OPTIMIZER_H
 #define LK__CPU_OPTIMIZER_H
 

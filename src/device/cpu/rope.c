@@ -1,5 +1,5 @@
-/* rope.c - rotary position embedding (Su et al. 2021), with the halves of a head as the pairs, as Hugging Face's
- * rotate_half has them. Bound by memory. */
+/* rope.c - rotary position embedding (Su et al. 2021), which pairs the elements of a head's two halves, as Hugging
+ * Face's rotate_half does. Bound by memory. */
 #include "device/cpu/lanes.h"
 
 typedef struct rotation {

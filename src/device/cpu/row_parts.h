@@ -1,7 +1,7 @@
-/* device/cpu/row_parts.h - sums over rows (samples, tokens), whose tokens an axis of the mesh may cut: a part of the
- * tokens is summed by itself, over all samples, and the parts are added in the pairwise tree (base/sum_parts.h). Of a
- * part, runs of samples are summed by themselves, in double, and added in their order: both divisions follow from the
- * whole's tokens, so the parts that a rank has are those of the whole, bit for bit. */
+/* device/cpu/row_parts.h - sums over rows (samples, tokens), whose tokens an axis of the mesh may cut. Each part of the
+ * tokens is summed separately over all samples, and the parts are added in the pairwise tree (base/sum_parts.h). Within
+ * a part, runs of samples are summed separately, in double, and added in order. Both divisions depend only on the
+ * number of tokens of the whole, so the sums of a rank's parts have the same bits as in the whole. */
 #ifndef LK__CPU_ROW_PARTS_H
 #define LK__CPU_ROW_PARTS_H
 
@@ -53,7 +53,7 @@ static inline void add_in_tree(REAL *rows, int count, int64_t columns)
     EACH_VECTOR(i, columns, store_part(rows + i, load_part(rows + i, lanes) + load_part(more + i, lanes), lanes););
 }
 
-/* The room for partial (tiles, columns) of `sums` sums, and behind it for (parts, columns) REALs of one of them. */
+/* The room for partial (tiles, columns) of `sums` sums, followed by room for (parts, columns) REALs of one of them. */
 static inline size_t row_parts_space(const row_parts *r, int64_t sums, int64_t columns)
 {
     return (size_t)columns *

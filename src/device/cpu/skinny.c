@@ -1,9 +1,9 @@
-/* skinny.c - products whose A has few rows, as the tokens of one step of generation: B, the weights, is read once,
- * where it is, instead of being packed or multiplied with empty columns. Memory bounds it; bench/kernels.c gives the
+/* skinny.c - products whose A has few rows, such as the tokens of one step of generation: B, the weights, is read once,
+ * in place, instead of being packed or multiplied with empty columns. Memory bounds it; bench/kernels.c gives the
  * fraction of a plain read.
  *
  * Each element is summed as in gemm.c and gemm_large.c, k by k within blocks, then block by block, or in the tree where
- * k consists of parts: its bits do not depend on which of them computes it. */
+ * k consists of parts: its bits do not depend on which of these files computes it. */
 #include "device/cpu/unscheduled.h"
 
 #include "device/cpu/gemm_chunk.h"

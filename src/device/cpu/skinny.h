@@ -1,5 +1,5 @@
-/* device/cpu/skinny.h - what the two kinds of skinny products share (skinny.c, skinny_matrix.c): how
- * they are split, and what follows the sums. */
+/* device/cpu/skinny.h - what the two kinds of skinny products share (skinny.c, skinny_matrix.c): how they are split,
+ * and the operations on the finished sums. */
 #ifndef LK__SKINNY_H
 #define LK__SKINNY_H
 
@@ -8,7 +8,7 @@
 
 enum {
     FEW = 8,         /* rows of A: with more, arithmetic bounds the product */
-    TILE = 32 << 10, /* elements of B that justify a tile of their own */
+    TILE = 32 << 10, /* elements of B that justify a separate tile */
     STRIP = 1024,    /* the most columns of a tile, where B has its rows in memory: wide ones are read faster */
     TILES = 16,      /* of such a product: enough for as many threads */
 };

@@ -1,6 +1,6 @@
-/* skinny_matrix.c - skinny products (skinny.c) with a matrix instruction set: B is read once, where it is. Memory
- * bounds it; bench/kernels.c gives the fraction of a plain read. Each element is summed as in a tile of gemm.c, in the
- * same groups of k: its bits do not depend on which of the two computes it. */
+/* skinny_matrix.c - skinny products (skinny.c) with a matrix instruction set: B is read once, in place. Memory bounds
+ * it; bench/kernels.c gives the fraction of a plain read. Each element is summed as in a tile of gemm.c, in the same
+ * groups of k: its bits do not depend on which of the two computes it. */
 #include "device/cpu/unscheduled.h"
 
 #define LK__MATRIX_TILE

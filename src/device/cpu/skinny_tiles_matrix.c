@@ -1,4 +1,4 @@
-/* skinny_tiles_matrix.c - skinny products (skinny.c) with tiles: B is read once, where it is. Memory bounds it; `bench
+/* skinny_tiles_matrix.c - skinny products (skinny.c) with tiles: B is read once, in place. Memory bounds it; `bench
  * generate` prints the fraction of a plain read. Each element has the sums of a tile of gemm.c, in the same order of k:
  * its bits do not depend on which of the two computes it. */
 #include "device/cpu/unscheduled.h"

@@ -1,5 +1,6 @@
-/* softmax.c - softmax and log-softmax along one axis, and their gradients. A row is read two or three times while it is
- * in the cache; exp bounds it. Along the last axis vectors run along the row, otherwise across VL neighbouring rows. */
+/* softmax.c - softmax and log-softmax along one axis, and their gradients. A row is read two or three times, after the
+ * first time from the cache; exp bounds it. Along the last axis vectors run along the row, otherwise across VL
+ * neighbouring rows. */
 #include "device/cpu/columns.h"
 #include "device/cpu/vmath.h"
 

@@ -1,4 +1,4 @@
-/* device/cpu/square.h - VL × VL numbers transposed in registers. Include unscheduled.h first. */
+/* device/cpu/square.h - transposes VL × VL numbers in registers. Include unscheduled.h first. */
 #ifndef LK__SQUARE_H
 #define LK__SQUARE_H
 

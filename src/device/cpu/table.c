@@ -1,5 +1,5 @@
-/* table.c - one table of kernels for this build's element type and instruction set: those that the list of base/op.h
- * has for the type. Users' operations are not in the table (device/custom.h). */
+/* table.c - one table of kernels for this build's element type and instruction set: all those that the list in
+ * base/op.h declares for the type. Users' operations are not in the table (device/custom.h). */
 #include "device/cpu/cpu.h"
 
 const lk__kernel_entry KERNEL(table)[LK__OP_COUNT] = {

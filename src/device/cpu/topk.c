@@ -1,6 +1,6 @@
-/* topk.c - the largest of each row, their gradient, and assignments grouped by expert. The largest are found by
- * insertion into a short list: k is small, and most elements of a long row are below its last one. Grouping is a
- * counting sort by one thread: it reads and writes two numbers for each assignment. */
+/* topk.c - finds the largest elements of each row, computes their gradient, and groups assignments by expert. The
+ * largest are found by insertion into a short list: k is small, and most elements of a long row are below its last one.
+ * Grouping is a counting sort by one thread: it reads and writes two numbers for each assignment. */
 #include "device/cpu/lanes.h"
 
 typedef struct chosen {

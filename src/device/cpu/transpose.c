@@ -1,5 +1,5 @@
-/* transpose.c - transposed copies of a matrix, VL × VL, then 4×4 f32 or 2×2 f64 at a time. Apart from its callers: with
- * known rows GCC warns of an overflow that the loops exclude. */
+/* transpose.c - transposed copies of a matrix, VL × VL, then 4×4 f32 or 2×2 f64 at a time. It is not in its callers'
+ * files because, when GCC knows the number of rows, it warns of an overflow that cannot happen. */
 #include "device/cpu/unscheduled.h"
 
 #include "device/cpu/gemm.h"

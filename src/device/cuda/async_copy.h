@@ -1,5 +1,5 @@
 /* device/cuda/async_copy.h - copies from global to shared memory that run in the background (sm_80 and later). In the
- * tests' emulation they happen at once. */
+ * tests' emulation they are done immediately. */
 #ifndef LK__CUDA_ASYNC_COPY_H
 #define LK__CUDA_ASYNC_COPY_H
 

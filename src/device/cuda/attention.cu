@@ -1,9 +1,9 @@
-/* attention.cu - scaled dot-product attention without a matrix of all scores: tiles of queries meet tiles of keys, and
- * the softmax is corrected as larger scores appear (Milakov and Gimelshein 2018; Dao et al. 2022). These kernels are
- * right for every shape, type and mask; arithmetic bounds them. bf16 of the usual shapes goes to cuDNN
- * (dnn_attention.cu) or to tensor cores by ourselves (attention_fast.cu). A single query, as in generation, is bound by
- * the bytes of keys and values: these are divided into parts of fixed size over blocks, whose results a second kernel
- * combines. */
+/* attention.cu - scaled dot-product attention without a matrix of all scores: each tile of queries is multiplied with
+ * tiles of keys, and the softmax is corrected as larger scores appear (Milakov and Gimelshein 2018; Dao et al. 2022).
+ * These kernels support every shape, type and mask, and are bound by arithmetic. bf16 of the usual shapes uses cuDNN
+ * (dnn_attention.cu) or our own kernels for tensor cores (attention_fast.cu). A single query, as in generation, is
+ * bound by the bytes of keys and values: these are divided into parts of fixed size over blocks, whose results a second
+ * kernel combines. */
 #include "device/cuda/attention_fast.h"
 #include "device/cuda/attention_parts.h"
 #include "device/cuda/dnn_attention.h"

@@ -1,9 +1,9 @@
 /* device/cuda/attention.h - what the plain kernels of attention and of its gradient share: the operands of a head, the
  * keys that a query may attend to, dropout of probabilities, and products of tiles in shared memory.
  *
- * A block of 16 × 16 threads holds a tile of SIDE × SIDE scores: thread (ty, tx) the R × R at row ty R, column tx R.
- * Products read their operands through shared memory, DEPTH at a time; any width of a head, any number of queries and
- * keys. */
+ * A block of 16 × 16 threads holds a tile of SIDE × SIDE scores: thread (ty, tx) holds the R × R scores at row ty R,
+ * column tx R. Products read their operands through shared memory, DEPTH at a time. Heads may have any width, and there
+ * may be any number of queries and keys. */
 #ifndef LK__CUDA_ATTENTION_H
 #define LK__CUDA_ATTENTION_H
 

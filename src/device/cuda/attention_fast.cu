@@ -1,7 +1,7 @@
 /* attention_fast.cu - attention in bf16 on tensor cores (FlashAttention-2's division of work; Dao 2023): a block has
- * 128 queries, 32 of them a warp; keys and values come in tiles of 64, the next one while this one is computed. Which
- * keys a query sees is a range, so that all masks are one comparison, left out for tiles that all of a warp's queries
- * see whole. Arithmetic bounds it. */
+ * 128 queries, 32 for each warp; keys and values are loaded in tiles of 64, the next one while the current one is
+ * computed. Which keys a query sees is a range, so that all masks are one comparison, left out for tiles that all of a
+ * warp's queries see whole. Arithmetic bounds it. */
 #include "device/cuda/attention_fast.h"
 #include "device/cuda/mma.h"
 

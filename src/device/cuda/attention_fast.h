@@ -1,5 +1,5 @@
-/* device/cuda/attention_fast.h - attention in bf16 on tensor cores, by kernels of our own: heads 64 or 128 wide, every
- * mask. */
+/* device/cuda/attention_fast.h - attention in bf16 on tensor cores by our own kernels, for heads 64 or 128 wide and
+ * every mask. */
 #ifndef LK__CUDA_ATTENTION_FAST_H
 #define LK__CUDA_ATTENTION_FAST_H
 

@@ -1,7 +1,7 @@
 /* attention_fast_grad.cu - the gradient of attention in bf16 on tensor cores, divided as the plain kernels'
  * (attention_grad.cu): a block for 128 queries adds dq over keys, another for 128 keys adds dk and dv over heads and
- * queries. Each warp has 16 rows; the other side comes in tiles, the next one while this one is computed. Seven
- * products in all bound it. */
+ * queries. Each warp has 16 rows; the other operand is loaded in tiles, the next one while the current one is computed.
+ * Bound by seven products in total. */
 #include "device/cuda/attention_fast.h"
 #include "device/cuda/mma.h"
 

@@ -1,5 +1,5 @@
-/* device/cuda/attention_parts.h - attention of one query to keys that are divided into parts over blocks: what a part
- * gives, and how these results are combined. */
+/* device/cuda/attention_parts.h - attention of one query to keys that are divided into parts over blocks: the result of
+ * a part, and how these results are combined. */
 #ifndef LK__CUDA_ATTENTION_PARTS_H
 #define LK__CUDA_ATTENTION_PARTS_H
 

@@ -1,7 +1,8 @@
 /* attention_step.cu - attention of a step of generation: one query a sample. Where all keys are one part, a block has a
  * head; otherwise it has the heads that share keys, and a part of these. It reads the keys and values of earlier steps,
- * and the angles of rotations, before it waits for the kernel that makes this step's; the row that this step adds is
- * taken from there, and written into the cache. Latency bounds it, then the bytes of keys and values.
+ * and the angles of rotations, before it waits for the kernel that computes those of this step; the row that this step
+ * adds is taken from that kernel's result and written into the cache. Latency bounds it, then the bytes of keys and
+ * values.
  *
  * Lanes that read a key together keep the softmax of their keys, and are combined at the end: first those of a warp,
  * then the warps. */

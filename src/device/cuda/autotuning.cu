@@ -1,4 +1,5 @@
-/* autotuning.cu - tuned algorithms: the cache file, what is given to a program, and what its kernels took.
+/* autotuning.cu - tuned algorithms: the cache file, the list that is given to a program, and the list of those that its
+ * kernels used.
  *
  * The file is text, one choice a line: what the choice was measured with (GPU, driver, library), the operation and its
  * shape, all as hashes, and the choice's bytes in hexadecimal, or "first": the library's first algorithm, since there

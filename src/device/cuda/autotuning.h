@@ -1,10 +1,11 @@
-/* device/cuda/autotuning.h - which algorithm of a library is taken for an operation and a shape: those that were
- * measured before, on this GPU with these versions, in a cache file; those that are given to a program, by rank 0 or by
- * a checkpoint; and the list of those that the program's kernels took (device/kernels.h, choose_begin).
+/* device/cuda/autotuning.h - chooses a library's algorithm for an operation and a shape: from a cache file of earlier
+ * measurements on this GPU with these versions, or from a list that rank 0 or a checkpoint gives to a program. Also
+ * lists the algorithms that the program's kernels use (device/kernels.h, choose_begin).
  *
  * Measuring ends when a program has spent its time on it (LOCKSTEP_CUDA_TUNING_SECONDS): run/tuning.c prepares the
- * costliest kernels first, and what is left takes the library's first algorithm, which file and list then say. Where
- * nothing is measured at all, the first algorithm depends on shapes and versions alone, and is in no list. */
+ * costliest kernels first, and the remaining ones use the library's first algorithm, which is then recorded in the file
+ * and the list. Where nothing is measured at all, the first algorithm depends only on shapes and versions, and is not
+ * listed. */
 #ifndef LK__CUDA_CHOICES_H
 #define LK__CUDA_CHOICES_H
 
@@ -22,7 +23,8 @@ typedef struct lk__cuda_question {
 typedef enum lk__cuda_answer {
     CHOICE_NONE,
     CHOICE_KEPT, /* measured before, by this process or another */
-    /* whoever gave it had the same GPU and versions, but perhaps another shape of memory: check that it can be run */
+    /* it was measured on the same GPU with the same versions, but perhaps with another layout of memory: check that it
+     * can run */
     CHOICE_GIVEN,
     CHOICE_FIRST, /* the library's first algorithm, since there was no time to measure: lk__cuda_choice_first */
 } lk__cuda_answer;

@@ -1,4 +1,4 @@
-/* device/cuda/backend.h - the parts of the CUDA device that are in files of their own. */
+/* device/cuda/backend.h - the functions of the CUDA device that are in separate files. */
 #ifndef LK__CUDA_BACKEND_H
 #define LK__CUDA_BACKEND_H
 

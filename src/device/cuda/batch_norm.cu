@@ -1,7 +1,7 @@
 /* batch_norm.cu - batch norm over all but the channels, which are last in memory for images and for (N, C), as a matrix
- * of rows × channels. Statistics are sums about the first row of each part of the rows, which is one of the numbers, so
- * that a large mean costs no digits; the parts are merged in double. Bound by memory: x is read twice in forward, and
- * dy, x (and y, with relu) in backward. */
+ * of rows × channels. Statistics are sums of differences from the first row of each part of the rows, so that a large
+ * mean does not lose digits; the parts are merged in double. Bound by memory: x is read twice in forward, and dy, x
+ * (and y, with relu) in backward. */
 #include "device/cuda/batch_norm.h"
 
 /* ---- between the two passes: from the parts' sums to the coefficients, by channel ---- */

@@ -1,13 +1,13 @@
-/* blas.cu - matrix products by cuBLASLt, loaded at run time: what a product is to the library, which of its algorithms
- * is taken, and the cache of both.
+/* blas.cu - matrix products by cuBLASLt, loaded at run time: the descriptors of a product, the choice of an algorithm,
+ * and the cache of both.
  *
  * Our matrices are row-major. Read as columns they are transposed, so the library is asked for C' = B' A' with the
  * operands exchanged, and C's columns, along which our biases lie, are its rows. An algorithm is chosen once per shape:
  * the library's first one, or, before anything runs and unless the device forbids it, the fastest of its first ones.
  * Only algorithms with a fixed order of additions are allowed: no sums in place, which depend on which block is first.
  *
- * relu is a kernel of our own behind the product, because the library's does not promise to keep NaN; so is gelu but
- * for bf16, because the library's is an approximation. */
+ * relu is a separate kernel after the product, because the library's relu does not promise to keep NaN; so is gelu,
+ * except for bf16, because the library's gelu is an approximation. */
 #include "device/cuda/product_epilogue.h"
 
 #include "device/cuda/autotuning.h"

@@ -1,5 +1,5 @@
-/* cache.cu - writes rows into a buffer that earlier runs have filled: keys and values of generation. Of two rows of a
- * sample with one place the later one stays. Bound by bytes. */
+/* cache.cu - writes rows into a buffer that earlier runs have filled: keys and values of generation. If two rows of a
+ * sample have the same place, the later one is kept. Bound by bytes. */
 #include "device/cuda/map.h"
 
 enum { THREADS = 256, CHUNK = 128 }; /* units of a row that one warp copies */

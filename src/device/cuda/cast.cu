@@ -1,5 +1,5 @@
-/* cast.cu - conversion between types, as device/cpu/cast.c: bf16 is made from f32, to which a wider number is rounded
- * first. Bound by bytes. */
+/* cast.cu - conversion between types, as in device/cpu/cast.c: a number that is wider than f32 is rounded to f32 before
+ * it is rounded to bf16. Bound by bytes. */
 #include "device/cuda/map.h"
 
 static __device__ __forceinline__ void convert(float *y, float x) { *y = x; }

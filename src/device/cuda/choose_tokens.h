@@ -1,5 +1,5 @@
 /* device/cuda/choose_tokens.h - what the kernels that choose tokens share: their memory, the random number of a row,
- * and what becomes of its token. */
+ * and the use of its token. */
 #ifndef LK__CUDA_CHOOSE_TOKENS_H
 #define LK__CUDA_CHOOSE_TOKENS_H
 

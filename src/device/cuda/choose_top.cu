@@ -1,7 +1,7 @@
-/* choose_top.cu - chooses a token where top-k or top-p leave some out: one block a row finds the last one that remains
- * by the bits of its logit, three bits with each pass over the row, and then in the same way the token. Weights are
- * integers, whose sums are the same in any order. Latency bounds it: tens of passes over numbers in the second-level
- * cache, unless top-k leaves few. */
+/* choose_top.cu - chooses a token where top-k or top-p excludes some: one block per row finds the last remaining token
+ * by the bits of its logit, three bits with each pass over the row, and then chooses a token in the same way. Weights
+ * are integers, whose sums are the same in any order. Latency bounds it: tens of passes over numbers in the
+ * second-level cache, unless top-k leaves few. */
 #include "device/cuda/choose_tokens.h"
 
 enum { WEIGH_THREADS = 256, GATHERED = 1024 };

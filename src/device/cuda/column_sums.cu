@@ -1,4 +1,4 @@
-/* column_sums.cu - sums over the rows of a matrix, for gradients of biases. Bytes bound it.
+/* column_sums.cu - sums over the rows of a matrix, for gradients of biases. Bound by bytes.
  *
  * The rows of a leaf (without leaves: all rows) are cut into parts of fixed size. A block sums the part of a few
  * columns, 8 rows at a time; another kernel adds a leaf's parts in a fixed order, and the leaves in the pairwise

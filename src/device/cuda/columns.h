@@ -1,6 +1,6 @@
-/* device/cuda/columns.h - sums down the columns of a matrix, in a fixed order: how a block's threads lie over columns
- * and rows, and how partial sums of parts of the rows are added. For gradients of norms' weights, statistics of batch
- * norm, and pooling.
+/* device/cuda/columns.h - sums down the columns of a matrix, in a fixed order: how a block's threads are assigned to
+ * columns and rows, and how partial sums of parts of the rows are added. For gradients of norms' weights, statistics of
+ * batch norm, and pooling.
  *
  * The division into parts depends on the shape alone. */
 #ifndef LK__CUDA_COLUMNS_H
@@ -49,7 +49,7 @@ static inline column_layout column_layout_of(int64_t rows, int64_t columns, int 
 template <int N, typename W>
 static __device__ __forceinline__ double strip_sum(const W (&sum)[N], const column_layout &l, lk__pack<W, N> *shared)
 {
-    lk__pack<W, N> pack; /* stored at once: one by one, the threads' numbers would meet in the same banks */
+    lk__pack<W, N> pack; /* stored at once: one by one, the threads' numbers would conflict in the same banks */
 #pragma unroll
     for (int j = 0; j < N; j++) pack.at[j] = sum[j];
     __syncthreads();

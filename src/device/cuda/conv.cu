@@ -1,4 +1,4 @@
-/* conv.cu - conv2d and its gradients by kernels of our own, for every shape and type; the library's are in conv_dnn.cu.
+/* conv.cu - conv2d and its gradients by our own kernels, for every shape and type; cuDNN's are in conv_dnn.cu.
  *
  * Weights, which are (O, C/groups, kh, kw), are first stored as matrices whose rows are (tap, channel), so that
  * neighbouring threads read neighbouring elements. */

@@ -1,10 +1,11 @@
-/* device/cuda/conv_direct.h - convolutions of f32 with 3×3 kernels at stride 1 and padding 1, by kernels of their own:
- * what these share.
+/* device/cuda/conv_direct.h - shared by the specialised kernels for convolutions of f32 with 3×3 kernels at stride 1
+ * and padding 1.
  *
- * A block has a tile of the image and its border in shared memory, channels last as in memory, and a thread a strip of
- * pixels times a few channels in registers. A pixel is thus read from shared memory once for three taps, which a
- * product of matrices (conv.cu) cannot do: 20 and more multiplications for each 16 bytes of shared memory, where their
- * 16 are about what its bandwidth allows. Multiplications bound these kernels; bench/cuda_conv.cu measures them. */
+ * A block keeps a tile of the image and its border in shared memory, channels last as in global memory, and a thread
+ * keeps a strip of pixels times a few channels in registers. A pixel is thus read from shared memory once for three
+ * taps, which a product of matrices (conv.cu) cannot do: 20 and more multiplications for each 16 bytes of shared
+ * memory, where their 16 are about what its bandwidth allows. Multiplications bound these kernels; bench/cuda_conv.cu
+ * measures them. */
 #ifndef LK__CUDA_CONV_DIRECT_H
 #define LK__CUDA_CONV_DIRECT_H
 

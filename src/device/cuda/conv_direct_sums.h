@@ -1,4 +1,4 @@
-/* device/cuda/conv_direct_sums.h - the parts of a weight's gradient: where blocks leave their sums, and the kernel that
+/* device/cuda/conv_direct_sums.h - the parts of a weight's gradient: where blocks store their sums, and the kernel that
  * adds them in order. */
 #ifndef LK__CUDA_CONV_DIRECT_SUMS_H
 #define LK__CUDA_CONV_DIRECT_SUMS_H

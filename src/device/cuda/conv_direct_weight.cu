@@ -2,8 +2,8 @@
  *
  * A thread has 4 output × 4 input channels for the three taps of a row of the kernel, and slides along a row of pixels:
  * each pixel of x is read once for the three taps. A block has a tile of output × input channels and sums over its part
- * of all images, small tiles of pixels one after the other, two buffers. How many parts there are depends on the shape
- * alone; another kernel adds them in order. */
+ * of all images, one small tile of pixels after the other, with two buffers. How many parts there are depends on the
+ * shape alone; another kernel adds them in order. */
 #include "device/cuda/conv_direct_sums.h"
 
 /* Tiles of ROWS × COLUMNS pixels; OUT × IN channels a block; SPLIT groups of threads have the same channels and their

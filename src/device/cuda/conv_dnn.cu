@@ -1,9 +1,9 @@
 /* conv_dnn.cu - convolutions of bf16, and with --tf32 of f32, by cuDNN's engines.
  *
- * They want weights as (O, kh, kw, C), so ours are stored so in the workspace first, and dw is stored back. Bias is
- * part of the graph; relu, which must keep NaN, and the pool are kernels of our own over the convolution's results.
- * With by_heuristic cuDNN is not used: its choice of an engine depends on the number of samples, and a sample's bits
- * would. */
+ * They require weights as (O, kh, kw, C), so ours are first converted to that layout in the workspace, and dw is
+ * converted back. Bias is part of the graph; relu, which must keep NaN, and the pool are our own kernels, which run
+ * over the convolution's results. With by_heuristic cuDNN is not used: its choice of an engine depends on the number of
+ * samples, so the bits of a sample would depend on it too. */
 #include "device/cuda/conv_ways.h"
 
 #include "device/cuda/dnn.h"

@@ -1,7 +1,7 @@
 /* conv_first.cu - 3×3 convolutions of f32 over images of 3 channels, and their grad_weight (conv_direct.h).
  *
- * There is little to multiply, so what counts is that nothing else takes time. In shared memory a pixel has 4 floats,
- * the last of which is not used. Forward: a thread keeps all weights of two output channels in registers and computes 2
+ * There is little to multiply, so everything else must take little time. In shared memory a pixel has 4 floats, the
+ * last of which is not used. Forward: a thread keeps all weights of two output channels in registers and computes 2
  * rows × 4 columns of pixels at a time. grad_weight: a thread has all 27 sums of four output channels, over some of the
  * tile's windows of 2×2 pixels. */
 #include "device/cuda/conv_direct_sums.h"

@@ -1,6 +1,6 @@
 /* conv_tensor.cu - convolutions of bf16 by tensor cores (tensor_tile.h), where the channels of a group are multiples of
- * 8 and no pool is fused. Gradients of weights are f32, and a sample's results have the same bits in every batch;
- * cuDNN's promise neither. */
+ * 8 and no pool is fused. Gradients of weights are f32, and a sample's results have the same bits in every batch; cuDNN
+ * guarantees neither. */
 #include "device/cuda/conv_ways.h"
 #include "device/cuda/gemm.h"
 #include "device/cuda/tensor_tile.h"

@@ -1,6 +1,6 @@
-/* device/cuda/conv_ways.h - the ways to convolve: kernels for everything (conv.cu), 3×3 kernels in f32 (conv_direct.h),
- * tensor cores (conv_tensor.cu), and cuDNN (conv_dnn.cu), which is taken where it has a deterministic engine within the
- * planned workspace that is faster than ours. */
+/* device/cuda/conv_ways.h - the implementations of convolutions: general kernels (conv.cu), 3×3 kernels in f32
+ * (conv_direct.h), tensor cores (conv_tensor.cu), and cuDNN (conv_dnn.cu), which is used where it has a deterministic
+ * engine within the planned workspace that is faster than ours. */
 #ifndef LK__CUDA_CONV_WAYS_H
 #define LK__CUDA_CONV_WAYS_H
 

@@ -1,6 +1,7 @@
-/* cross_entropy.cu - cross-entropy fused with softmax, and its gradient. A warp or a block has a row; rows leave their
- * loss, weight and whether they are right, which are added in an order that depends on their number alone. Bound by
- * bytes: the logits are read three times, after the first from the caches, and the probabilities written once. */
+/* cross_entropy.cu - cross-entropy fused with softmax, and its gradient. A warp or a block processes a row. Each row
+ * stores its loss, its weight and whether its prediction is right; these are added in an order that depends only on the
+ * number of rows. Bound by bytes: the logits are read three times, after the first from the caches, and the
+ * probabilities written once. */
 #include "device/cuda/backend.h"
 #include "device/cuda/map.h"
 #include "device/cuda/sum.h"

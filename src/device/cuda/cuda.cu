@@ -1,9 +1,9 @@
 /* cuda.cu - an NVIDIA GPU as a device: memory, copies, streams, events and recorded graphs.
  *
- * Without a GPU or a driver the device opens all the same, so that plans are made anywhere; the first allocation then
- * fails with the reason. Calls without a stream wait: for all work of the device's streams before they begin, and for
- * their own. None uses CUDA's default streams, since those of other threads would then take part in what a thread
- * records. */
+ * The device can be opened without a GPU or a driver, so that plans can be made on any machine; the first allocation
+ * then fails with the reason. Calls without a stream wait: for all work of the device's streams before they begin, and
+ * for their own. None of them uses CUDA's default streams, since work that other threads put on those would become part
+ * of what a thread records. */
 #include "device/cuda/cuda.h"
 
 #include "device/cuda/autotuning.h"

@@ -1,7 +1,7 @@
 /* cupti.cu - what ran on the GPU and when, from CUPTI's activity records: each kernel of a graph has one, with times by
- * the GPU's clock. The library is opened at run time. What is used of it is declared here, since toolkits keep its
- * headers apart; where they are found, they are compared. CUPTI has one set of callbacks in a process, so one device at
- * a time uses it.
+ * the GPU's clock. The library is opened at run time. The declarations that we use are repeated here, since toolkits
+ * install its headers separately; where the headers are found, the declarations are compared with them. CUPTI has one
+ * set of callbacks per process, so only one device at a time uses it.
  *
  * Where the library is missing or refuses, lk__cuda_spans_begin says why, and the caller measures with events. */
 #include "device/cuda/spans.h"

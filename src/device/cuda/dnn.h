@@ -1,9 +1,9 @@
-/* device/cuda/dnn.h - cuDNN 9 by its graph interface (the C backend API): the library, loaded at run time; graphs of
- * operations, made of descriptors; the plans that run them, kept by a key of shapes.
+/* device/cuda/dnn.h - cuDNN 9 through its graph interface (the C backend API): loads the library at run time, builds
+ * graphs of operations from descriptors, and keeps the plans that run them by a key of shapes.
  *
- * Where the library is absent, older, or supports a graph with no engine, callers run kernels of our own: nothing here
- * fails a program. A graph collects its first failure as a sentence with the attribute's name and cuDNN's own message,
- * so that callers check once, at the end. Use from one thread at a time, as the device. */
+ * Where the library is absent or older, or has no engine for a graph, callers run our own kernels: no failure here
+ * makes a program fail. A graph collects its first failure as a sentence with the attribute's name and cuDNN's own
+ * message, so that callers check once, at the end. Use it from one thread at a time, like the device. */
 #ifndef LK__CUDA_DNN_H
 #define LK__CUDA_DNN_H
 

@@ -9,7 +9,7 @@
 size_t lk__cuda_dnn_attention_workspace(const lk__kernel_call *call, bool gradient);
 /* Before the first run: makes the plan. LK_OK also where there is none. */
 lk_status lk__cuda_dnn_attention_prepare(const lk__kernel_call *call, bool gradient);
-/* LK_EUNSUPPORTED: nothing was queued, and a kernel of our own is to run. */
+/* LK_EUNSUPPORTED: nothing was queued, and the caller must run one of our own kernels. */
 lk_status lk__cuda_dnn_attention(const lk__kernel_call *call, bool gradient);
 
 #endif

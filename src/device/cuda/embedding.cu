@@ -3,7 +3,7 @@
  *
  * The gradient adds in the order of the positions: positions are sorted by id, without exchanging equal ids, and the
  * rows of one id are added one after the other. An id with more than PART positions is added in parts of PART, then the
- * parts in order, so that a token that is a tenth of the batch does not wait for one multiprocessor. */
+ * parts in order, so that a token that is a tenth of the batch is not summed by a single multiprocessor. */
 #include "device/cuda/map.h"
 
 /* ---- embedding ---- */

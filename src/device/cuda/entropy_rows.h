@@ -1,8 +1,8 @@
 /* device/cuda/entropy_rows.h - the cross-entropy of rows of logits, which are replaced by their gradients.
  *
- * A block has a row. Where two rows fit into the shared memory of a multiprocessor, a block takes many, one after the
- * other, and copies the next one while it works on this one: each logit is then read once and its gradient written
- * once, and bytes bound it. Longer rows are read twice, the second time mostly from the second-level cache. */
+ * A block processes one row. Where two rows fit into the shared memory of a multiprocessor, a block takes many, one
+ * after the other, and copies the next one while it works on this one: each logit is then read once and its gradient
+ * written once, and bytes bound it. Longer rows are read twice, the second time mostly from the second-level cache. */
 #ifndef LK__CUDA_ENTROPY_ROWS_H
 #define LK__CUDA_ENTROPY_ROWS_H
 
@@ -277,7 +277,7 @@ static __device__ __forceinline__ float add_exponentials(const bf16 *x, int64_t 
     return warp_sum(shared->total[lane]);
 }
 
-/* 16 bytes at once: nvcc takes this loop's stores apart. */
+/* 16 bytes at once: nvcc would split this loop's stores. */
 static __device__ __forceinline__ void store_words(bf16 *to, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {
 #if defined(LK_CUDA_EMULATED)

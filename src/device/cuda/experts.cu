@@ -1,5 +1,5 @@
-/* experts.cu - the largest of each row; rows grouped by expert and back. How many rows an expert has is known on the
- * device alone: nothing here waits for it. All but the sort is bound by bytes. */
+/* experts.cu - finds the largest elements of each row; groups rows by expert and restores their order. The number of
+ * rows of an expert is known only on the device, and nothing here waits for it. All but the sort is bound by bytes. */
 #include "device/cuda/map.h"
 
 enum { THREADS = 256 };

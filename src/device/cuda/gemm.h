@@ -1,9 +1,9 @@
-/* device/cuda/gemm.h - one matrix product, by cuBLASLt (blas.cu) or by a kernel of our own (products.cu): for linear,
- * matmul and their gradients, and for operations that are made of products (chunked linear + cross-entropy, attention).
+/* device/cuda/gemm.h - one matrix product, by cuBLASLt (blas.cu) or by our own kernel (products.cu): for linear, matmul
+ * and their gradients, and for operations that consist of products (chunked linear + cross-entropy, attention).
  *
- * All matrices are row-major with a leading dimension; cuBLASLt, which thinks in columns, computes the transposed
- * product of the transposed matrices, so nothing is copied. Sums are f32, or f64 for f64, and are rounded once where C
- * is bf16. */
+ * All matrices are row-major with a leading dimension; cuBLASLt, whose matrices are column-major, computes the
+ * transposed product of the transposed matrices, so nothing is copied. Sums are f32, or f64 for f64, and are rounded
+ * once where C is bf16. */
 #ifndef LK__CUDA_GEMM_H
 #define LK__CUDA_GEMM_H
 

@@ -1,6 +1,6 @@
 /* group_generation.cu - launch groups of a step of generation: a norm with the products that read it, and swiglu of two
- * of them; slices, rotations and writes into the cache with the attention behind them. All results are written, as by
- * the nodes one by one. */
+ * of these; slices, rotations and writes into the cache with the attention that follows them. All results are written,
+ * as when the nodes run one by one. */
 #include "device/cuda/attention_step.h"
 #include "device/cuda/backend.h"
 #include "device/cuda/skinny.h"

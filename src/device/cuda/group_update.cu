@@ -1,5 +1,5 @@
 /* group_update.cu - launch groups of the update: the norm of all gradients and their scale, then the optimizer of all
- * parameters. And the table of all kinds of launch groups. */
+ * parameters. Also contains the table of all kinds of launch groups. */
 #include "device/cuda/backend.h"
 
 /* For the partial sums of all gradients' squares; those of more elements than fit are added one by one. */

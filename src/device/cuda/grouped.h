@@ -1,5 +1,5 @@
 /* device/cuda/grouped.h - products of rows that are grouped by expert: what grouped_linear.cu and grouped_tensor.cu
- * share. Which rows an expert has is in the device's memory. */
+ * share. The rows of each expert are known only in the device's memory. */
 #ifndef LK__CUDA_GROUPED_H
 #define LK__CUDA_GROUPED_H
 

@@ -1,7 +1,7 @@
 /* grouped_linear.cu - one product for each expert, of its rows with its weight, and the gradient of the weights, on the
- * tiles of tile.h; bf16 where it can be by grouped_tensor.cu. Which rows an expert has is in the device's memory: the
- * grid has a block for each tile that there could be, each finds its expert by the offsets, and those without a tile
- * end. */
+ * tiles of tile.h; bf16 uses grouped_tensor.cu where that supports it. The rows of each expert are known only in the
+ * device's memory, so the grid has a block for each tile that there could be; each block finds its expert by the
+ * offsets, and blocks without a tile end. */
 #include "device/cuda/grouped.h"
 #include "device/cuda/tile.h"
 

@@ -1,4 +1,4 @@
-/* linear.cu - linear and matmul with their gradients: which product each is. The weight of linear is (out, in), or (in,
+/* linear.cu - linear and matmul with their gradients, expressed as products. The weight of linear is (out, in), or (in,
  * out) where transposed. */
 #include "device/cuda/gemm.h"
 

@@ -1,6 +1,6 @@
 /* linear_cross_entropy.cu - the cross-entropy of a linear layer's outputs, and its gradients, without the matrix of all
- * logits: rows are taken in chunks whose logits fit the workspace, and each chunk's gradients are made while its logits
- * are there. Three products bound it; between them each logit is read and its gradient written in its place
+ * logits: rows are processed in chunks whose logits fit the workspace, and each chunk's gradients are computed while
+ * its logits are there. Bound by three products; between them each logit is read and replaced by its gradient
  * (entropy_rows.h). Logits are stored in the model's type: bf16 models round them, as they do all activations. */
 #include "device/cuda/entropy_rows.h"
 #include "device/cuda/gemm.h"

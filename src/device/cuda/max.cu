@@ -1,5 +1,5 @@
-/* max.cu - the maximum over one axis and its index, with x as (outer, n, inner). The first of equal values counts, and
- * NaN is above all numbers, so the result does not depend on the order of comparisons. Bound by bytes. */
+/* max.cu - the maximum over one axis and its index, with x as (outer, n, inner). Of equal values the first is taken,
+ * and NaN is greater than all numbers, so the result does not depend on the order of comparisons. Bound by bytes. */
 #include "device/cuda/map.h"
 
 enum { THREADS = 256, WARP_MOST = 2048, LANES = THREADS / 32 }; /* elements of a row that one warp compares */

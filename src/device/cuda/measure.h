@@ -1,4 +1,4 @@
-/* device/cuda/measure.h - the time of work on a stream, for choosing the fastest of several ways. */
+/* device/cuda/measure.h - measures work on a stream, to choose the fastest of several implementations. */
 #ifndef LK__CUDA_MEASURE_H
 #define LK__CUDA_MEASURE_H
 

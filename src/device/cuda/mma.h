@@ -1,5 +1,5 @@
 /* device/cuda/mma.h - m16n8k16 products of bf16 tiles in shared memory on tensor cores, by warps (sm_80 and later). In
- * the tests' emulation the instructions are exchanges within the warp, with the same places of elements.
+ * the tests' emulation the instructions are exchanges within the warp, with the same assignment of elements to lanes.
  *
  * A tile is rows of D elements (64 or 128) in shared memory. The 8 packs of 16 bytes of a row are permuted by its
  * number, so that 8 rows at one column, which ldmatrix reads at once, are in different banks.

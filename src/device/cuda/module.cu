@@ -1,4 +1,4 @@
-/* module.cu - what liblockstep finds in the module: its entry, and the lines about GPUs and libraries for `lockstep
+/* module.cu - the module's interface to liblockstep: its entry, and the lines about GPUs and libraries for `lockstep
  * info`. */
 #include "device/cuda/autotuning.h"
 #include "device/cuda/backend.h"

@@ -1,4 +1,4 @@
-/* device/cuda/module.h - what liblockstep and its CUDA module, liblockstep-cuda.so, know of each other. The module is
+/* device/cuda/module.h - the interface between liblockstep and its CUDA module, liblockstep-cuda.so. The module is
  * loaded at run time and links nothing of the library: the library passes the functions that it needs. */
 #ifndef LK__CUDA_MODULE_H
 #define LK__CUDA_MODULE_H

@@ -1,5 +1,5 @@
-/* numbers.cu - a step's numbers: added over micro-batches, judged, and written where the host reads them one step
- * later. One warp each: latency bounds them. */
+/* numbers.cu - a step's numbers: adds them over micro-batches, checks them, and writes them where the host reads them
+ * one step later. One warp each: latency bounds them. */
 #include "device/cuda/backend.h"
 
 /* What this rank adds to those of the others, and its first micro-batch that fails. */

@@ -1,5 +1,5 @@
-/* optimizer.cu - the common scale of all gradients; and which kernels update many tensors: those of an optimizer,
- * found by its operation. */
+/* optimizer.cu - the common scale of all gradients; finds the kernels that update many tensors by the optimizer's
+ * operation. */
 #include "device/cuda/backend.h"
 #include "device/cuda/sum.h"
 #include "device/cuda/update.h"

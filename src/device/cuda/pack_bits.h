@@ -1,5 +1,5 @@
-/* device/cuda/pack_bits.h - packs that stay as they are read, 16 bytes in four registers whatever the elements, until
- * these are needed. Where many are read ahead, arrays of bf16 would take twice as many registers. */
+/* device/cuda/pack_bits.h - packs that are kept as they were read, 16 bytes in four registers whatever the element
+ * type, until the elements are needed. Where many are read ahead, arrays of bf16 would take twice as many registers. */
 #ifndef LK__CUDA_PACK_BITS_H
 #define LK__CUDA_PACK_BITS_H
 

@@ -2,8 +2,9 @@
  * see, the device's clock, and gates (device/peers.h).
  *
  * Words of flags are read and written with acquire and release at system scope. One thread waits; the others of its
- * block stand at a barrier, and no other block runs. A kernel that may wait starts the kernel behind it (overlap.h)
- * only when it has passed: blocks of that one would otherwise take the place that a peer's kernels need to get here. */
+ * block wait at a barrier, and no other block runs. A kernel that may wait allows the next kernel to start (overlap.h)
+ * only after it has passed the gate: otherwise blocks of the next kernel could occupy the resources that a peer's
+ * kernels need to reach the gate. */
 #ifndef LK__CUDA_PEER_GATE_H
 #define LK__CUDA_PEER_GATE_H
 
@@ -75,7 +76,7 @@ typedef struct peer_call {
     uint32_t         id;
     int32_t          home, gate;  /* gate `gate` of rank `home` */
     int32_t          other;       /* index of lk__peers_group.passed: 0, or 1 + the other rank of two */
-    int32_t          ranks;       /* that meet there */
+    int32_t          ranks;       /* that wait at the gate */
     uint32_t         with;        /* a bit for each of them */
     int64_t          half_bytes;  /* of scratch memory: gate rounds use its halves in turn */
     bool             first, last; /* the kernel begins, or ends, the call */

@@ -1,5 +1,5 @@
 /* peer_memory.cu - memory that the processes of other ranks map, by CUDA's IPC handles; the check that a peer's writes
- * arrive; and what the module has for device/peers.h. */
+ * arrive; and the module's functions for device/peers.h. */
 #include "device/cuda/backend.h"
 #include "device/cuda/peer_launch.h"
 

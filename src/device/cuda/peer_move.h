@@ -7,8 +7,8 @@
 #include "device/cuda/peer_gate.h"
 
 /* Where bytes are: at an address, or in a rank's scratch memory, in the half that the next gate round publishes or the
- * one that the last round published. A half is free again when the round after is complete: whoever arrives there has
- * read it. */
+ * one that the last round published. A half is free again when the round after is complete: a rank that arrives there
+ * has read it. */
 typedef enum peer_space { AT_ADDRESS, IN_NEXT_HALF, IN_LAST_HALF } peer_space;
 
 /* Bytes in order. With rows, byte e is at (first + e) / row * pitch + (first + e) % row from the base on. */

@@ -1,4 +1,4 @@
-/* peers.cu - queued collectives of the GPUs of one host (device/peers.h): which kernels a call takes.
+/* peers.cu - queued collectives of the GPUs of one host (device/peers.h): chooses the kernels of a call.
  *
  *   small      one kernel of one block: it publishes this rank's data in scratch memory, waits, and takes the others';
  *   symmetric  all buffers are mapped: a wait, one pass over the data, a wait. A reduction that all ranks receive is

@@ -1,4 +1,5 @@
-/* device/cuda/product_epilogue.h - what our own products do with a sum: alpha, beta, bias, activation, and C's type. */
+/* device/cuda/product_epilogue.h - what our own product kernels do with a finished sum: alpha, beta, bias, activation,
+ * and conversion to C's type. */
 #ifndef LK__CUDA_PRODUCT_EPILOGUE_H
 #define LK__CUDA_PRODUCT_EPILOGUE_H
 

@@ -1,6 +1,6 @@
-/* products.cu - matrix products by a kernel of our own (tile.h), and which one computes a product: it, cuBLASLt, or
- * those for small products and few rows; see linear.cu for the operations. The kernel is right for every size, type and
- * layout; it is what f64 is proved with. */
+/* products.cu - matrix products by our own kernel (tile.h), and the choice between it, cuBLASLt, and the kernels for
+ * small products and few rows; see linear.cu for the operations. The kernel supports every size, type and layout; f64
+ * uses it for numerical checks. */
 #include "device/cuda/product_epilogue.h"
 #include "device/cuda/tile.h"
 

@@ -1,6 +1,6 @@
-/* rope.cu - rotary position embedding (Su et al. 2021), with the halves of a head as the pairs, as Hugging Face's
- * rotate_half has them. Bound by memory: a thread reads and writes 16 bytes of each half at once where the width of a
- * head allows it. The table stays in the second-level cache. */
+/* rope.cu - rotary position embedding (Su et al. 2021), which pairs the elements of a head's two halves, as Hugging
+ * Face's rotate_half does. Bound by memory: a thread reads and writes 16 bytes of each half at once where the width of
+ * a head allows it. The table stays in the second-level cache. */
 #include "device/cuda/cuda.h"
 
 template <typename T> struct rotation {

@@ -1,7 +1,7 @@
 /* skinny.cu - products whose A has up to 8 rows: every element of B is read once, 16 bytes at a time, and multiplied
  * with all rows. The bytes of B bound it: generation reads all weights for each token. Where these are few, latency
- * does: a thread asks for all its first elements of B before it waits for the kernel before, which makes A. Sums are
- * divided over lanes by the shape alone, and in the same way for any number of rows. */
+ * does: a thread requests all its first elements of B before it waits for the previous kernel, which computes A. Sums
+ * are divided over lanes by the shape alone, and in the same way for any number of rows. */
 #include "device/cuda/skinny_call.h"
 
 enum { MOST = 8, ROW_THREADS = 512 };

@@ -1,5 +1,5 @@
-/* device/cuda/skinny.h - products with up to 8 rows, as in generation: several of the same rows in one launch, with the
- * norm that makes these rows, and with swiglu of two of them. */
+/* device/cuda/skinny.h - products with up to 8 rows, as in generation: one launch can run several products of the same
+ * rows, with the norm that computes these rows, and with swiglu of two of the products. */
 #ifndef LK__CUDA_SKINNY_H
 #define LK__CUDA_SKINNY_H
 

@@ -1,5 +1,5 @@
-/* device/cuda/skinny_call.h - what the kernels of skinny.cu and skinny_transposed.cu share: what they are called with,
- * packs of weights, and the norm that makes the rows of A. */
+/* device/cuda/skinny_call.h - what the kernels of skinny.cu and skinny_transposed.cu share: their parameters, packs of
+ * weights, and the norm that computes the rows of A. */
 #ifndef LK__CUDA_FEW_CALL_H
 #define LK__CUDA_FEW_CALL_H
 

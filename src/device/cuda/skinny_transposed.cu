@@ -1,8 +1,8 @@
 /* skinny_transposed.cu - products with up to 8 rows of A whose B is transposed, (n, k): a row of B is a column of C,
  * which a warp sums, or a segment of it. The bytes of B bound it: generation reads all weights for each token.
  *
- * Memory must not rest between two kernels, so that the blocks of the next kernel start while this one runs (overlap.h)
- * and ask for their first weights before they wait for A. A kernel has one block for each multiprocessor, whose memory
+ * Memory must not be idle between two kernels, so the blocks of the next kernel start while this one runs (overlap.h),
+ * and request their first weights before they wait for A. A kernel has one block for each multiprocessor, whose memory
  * holds two of them: one of this kernel and one of the next. More and smaller blocks would be placed where the first
  * ones end, several on one multiprocessor and none on others. A lane copies the packs that it adds itself, in the
  * background: nothing of a block has to be synchronised for them. Columns are divided over the blocks evenly, and where

@@ -1,7 +1,7 @@
-/* small_products.cu - products of so little work that waiting for memory is most of their time: a block has a 16×16
- * tile of C and loads 128 of k at once, so that it waits once for products of a small layer. Sixteen groups of its
- * threads each take every sixteenth k; their sums are added in order. How sums are divided depends on k alone, so a row
- * of C has the same bits for every number of rows.
+/* small_products.cu - products with so little work that they spend most of their time waiting for memory: a block
+ * computes a 16×16 tile of C and loads 128 values of k at once, so that it waits only once for the product of a small
+ * layer. Sixteen groups of its threads each take every sixteenth k; their sums are added in order. How sums are divided
+ * depends on k alone, so a row of C has the same bits for every number of rows.
  *
  * Both gradients of a linear layer read the same dy: they are one launch, with relu's gradient at the end of the
  * input's. */

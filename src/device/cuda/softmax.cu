@@ -1,6 +1,6 @@
 /* softmax.cu - softmax and log-softmax along one axis, and their gradients, with x as (outer, n, inner). Sums are in
- * double. A row is read two or three times, from the caches after the first. Along the last axis a warp or a block has
- * a row, otherwise a thread has one, next to its neighbour's. */
+ * double. A row is read two or three times, from the caches after the first. Along the last axis a warp or a block
+ * processes a row; otherwise a thread does, and neighbouring threads have neighbouring rows. */
 #include "device/cuda/map.h"
 #include "device/cuda/unary.h"
 

@@ -1,4 +1,4 @@
-/* device/cuda/spans.h - when work ran on a GPU: by events (spans.cu), and as CUPTI reports it (cupti.cu). */
+/* device/cuda/spans.h - measures when work ran on a GPU: by events (spans.cu), or as CUPTI reports it (cupti.cu). */
 #ifndef LK__CUDA_SPANS_H
 #define LK__CUDA_SPANS_H
 

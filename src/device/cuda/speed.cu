@@ -1,6 +1,6 @@
-/* speed.cu - what the GPU reaches, measured on it: large products by the functions that training uses, a large copy,
- * kernels that do nothing. Operands are random numbers, since products of zeros or equal numbers take less power, and
- * the clock is then higher. */
+/* speed.cu - measures the speed of the GPU: large products by the functions that training uses, a large copy, and empty
+ * kernels. Operands are random numbers, since products of zeros or equal numbers take less power, and the clock is then
+ * higher. */
 #include "device/cuda/autotuning.h"
 #include "device/cuda/gemm.h"
 #include "device/cuda/measure.h"

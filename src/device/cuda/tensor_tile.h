@@ -1,10 +1,10 @@
 /* device/cuda/tensor_tile.h - the product of tile.h by tensor cores: bf16 operands, sums in f32.
  *
- * A block of 8 warps has a tile of C; tiles of A and B, 32 of k, arrive in shared memory by asynchronous copies of 16
- * bytes, two or three stages ahead. Matrices are those of tile.h, asked for 8 neighbouring elements at once: along k
- * for A (or along its rows, where A is stored transposed), along its columns for B. Packs of 16 bytes are permuted
- * within a row so that the 8 rows that ldmatrix reads are in different banks. The order of additions depends on the
- * shape alone. */
+ * A block of 8 warps has a tile of C; tiles of A and B, with 32 values of k, are loaded into shared memory by
+ * asynchronous copies of 16 bytes, two or three stages ahead. Matrices are those of tile.h, read 8 neighbouring
+ * elements at a time: along k for A (or along its rows, where A is stored transposed), along its columns for B. Packs
+ * of 16 bytes are permuted within a row so that the 8 rows that ldmatrix reads are in different banks. The order of
+ * additions depends on the shape alone. */
 #ifndef LK__CUDA_TENSOR_TILE_H
 #define LK__CUDA_TENSOR_TILE_H
 

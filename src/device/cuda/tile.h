@@ -1,4 +1,4 @@
-/* device/cuda/tile.h - the product of two matrices whose elements are found by functions: the loop that our own
+/* device/cuda/tile.h - the product of two matrices whose elements are given by functions: the loop that our own
  * products and convolutions share.
  *
  * A block of threads computes a tile of C from tiles of A and B in shared memory, 16 of k at a time, and loads the next
@@ -229,7 +229,7 @@ static __global__ void __launch_bounds__(S::threads) multiply_tiles(A a, B b, E 
     if (sum_b && t < S::n && j + t < job.n) ((W *)job.b_sums)[j + t] = extras;
 }
 
-/* Where the sums of a split product's chunks are: of result `index` of the batch, or of a sum of A or B behind them. */
+/* Where the sums of a split product's chunks are: of result `index` of the batch, or of a sum of A or B after them. */
 template <typename W> struct chunk_sums {
     const W   *first;
     int64_t    step, batch, at;

@@ -1,8 +1,8 @@
-/* device/cuda/unary.h - what the formulas of device/functions.h are made of, for kernels that compute a function or
- * fuse one. R is float or double.
+/* device/cuda/unary.h - the functions that the formulas of device/functions.h call, for kernels that compute a function
+ * or fuse one. R is float or double.
  *
- * QUICK: exp and quotients by the GPU's approximations, whose errors of 2^-16 at most bf16 does not show. With the
- * exact functions arithmetic would bound gelu and silu in bf16, not bytes. */
+ * QUICK: exp and quotients use the GPU's approximations, whose error of at most 2^-16 is not visible in bf16. With the
+ * exact functions, gelu and silu in bf16 would be bound by arithmetic, not by bytes. */
 #ifndef LK__CUDA_UNARY_H
 #define LK__CUDA_UNARY_H
 

@@ -1,9 +1,10 @@
 /* device/cuda/wgmma.h - products of bf16 tiles in shared memory by groups of four warps, and the copies of tiles that
  * feed them: the instructions of sm_90a. Files that include it compile to nothing elsewhere.
  *
- * A tile has 64 of k and a multiple of 64 rows. Along k in memory: rows of 128 bytes. Along its rows: blocks of 64 rows
- * that are 64 lines of 128 bytes, one for each k. The 8 packs of 16 bytes of a line are permuted by its number, as the
- * copies write them (CU_TENSOR_MAP_SWIZZLE_128B). Tiles begin at multiples of 1024 bytes. */
+ * A tile has 64 values of k and a multiple of 64 rows. If it is contiguous along k, it consists of rows of 128 bytes.
+ * If it is contiguous along its rows, each block of 64 rows is 64 lines of 128 bytes, one for each k. The 8 packs of 16
+ * bytes of a line are permuted by its number, as the copies write them (CU_TENSOR_MAP_SWIZZLE_128B). Tiles begin at
+ * multiples of 1024 bytes. */
 #ifndef LK__CUDA_WGMMA_H
 #define LK__CUDA_WGMMA_H
 

@@ -1,5 +1,5 @@
-/* adagrad.c - Adagrad, as torch.optim.Adagrad. The initial value of the sums is the store's to write: the kernel
- * does not read it. */
+/* adagrad.c - Adagrad, as torch.optim.Adagrad. The store writes the initial value of the sums; the kernel does not read
+ * that option. */
 #include "graph/op/describe_optimizer.h"
 
 DESCRIBE(adagrad)

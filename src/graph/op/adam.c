@@ -1,4 +1,4 @@
-/* adam.c - Adam, and AdamW, which decays weights apart from the gradient: as torch.optim.Adam and AdamW. */
+/* adam.c - Adam, and AdamW, which decays weights separately from the gradient, as torch.optim.Adam and AdamW. */
 #include "graph/op/describe_optimizer.h"
 
 DESCRIBE(adam)

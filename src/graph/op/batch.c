@@ -1,4 +1,4 @@
-/* batch.c - operations around a step, outside of its graph: the rows of a batch are made before it, and tokens are
+/* batch.c - operations around a step, outside its graph: the rows of a batch are computed before it, and tokens are
  * chosen after it. Programs call their kernels; a model does not record them. */
 #include "graph/op/describe.h"
 

@@ -4,9 +4,9 @@
  *
  * Gradients are stated on global values. The result of a reduction is one value, the same on all ranks, and so is its
  * cotangent. What arrives here as dy is what this rank's samples contribute to that cotangent, as with the gradient of
- * any parameter: its sum over the group is the cotangent. An operand of a sum has the same cotangent on every rank; one
- * that was gathered has its own part. The result of a reduce_scatter is this rank's alone, and so is dy: the operands'
- * cotangent is that of all ranks, gathered. */
+ * any parameter: its sum over the group is the cotangent. An operand of a sum has the same cotangent on every rank; the
+ * cotangent of a gathered operand is its own part. The result of a reduce_scatter belongs to this rank only, and so
+ * does dy: the operands' cotangent is the dy of all ranks, gathered. */
 #include "graph/op/describe.h"
 
 /* The replicated value's cotangent, of what this rank contributes to it. */

@@ -1,4 +1,4 @@
-/* custom.c - users' operations: their descriptors ask the struct that the node was recorded with. */
+/* custom.c - users' operations: their descriptors read the struct with which the node was recorded. */
 #include "device/custom.h"
 #include "graph/factor.h"
 #include "graph/op/describe.h"

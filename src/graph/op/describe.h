@@ -1,4 +1,4 @@
-/* graph/op/describe.h - macros for descriptors; for the files of this folder. */
+/* graph/op/describe.h - macros for descriptors in this directory. */
 #ifndef LK__GRAPH_OP_DESCRIBE_H
 #define LK__GRAPH_OP_DESCRIBE_H
 

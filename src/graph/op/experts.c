@@ -1,5 +1,6 @@
-/* experts.c - operations of a mixture of experts: the choice of the largest, rows grouped by expert and back, and one
- * product for each group. Rows of all samples are grouped together, so the rows are coupled; widths are not. */
+/* experts.c - operations of a mixture of experts: choosing the largest elements, grouping rows by expert and restoring
+ * their order, and one product for each group. Rows of all samples are grouped together, so the rows are coupled;
+ * widths are not. */
 #include "graph/op/describe.h"
 
 /* ---- topk ---- */

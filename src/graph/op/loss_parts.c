@@ -1,10 +1,10 @@
-/* loss_parts.c - losses over classes, of which each rank has a part: no rank has all logits of a row. A part tells the
- * others its statistics of each row (class_statistics), with which the loss and its gradients are computed from the
- * part alone.
+/* loss_parts.c - losses whose classes are divided over ranks: no rank has all logits of a row. The ranks exchange
+ * statistics of each row (class_statistics), with which each rank computes the loss and its gradients from its own
+ * part.
  *
- * A product and its loss in one node (linear_cross_entropy) never have the logits of all rows, either: rows are done in
- * blocks, whose statistics are exchanged one after the other, so that each logit is computed once. A block has some
- * rows of each sample, and of each part of a sample that a rank has where the ranks divide the sequence.
+ * A product and its loss in one node (linear_cross_entropy) never have the logits of all rows, either: rows are
+ * processed in blocks, whose statistics are exchanged one after the other, so that each logit is computed once. A block
+ * has some rows of each sample, and of each part of a sample that a rank has where the ranks divide the sequence.
  *
  * Where any number of ranks must give the same bits (attrs.rows is set, and attrs.sum has the parts of the classes),
  * neither blocks nor statistics depend on the ranks. */

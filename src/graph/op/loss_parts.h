@@ -1,4 +1,4 @@
-/* graph/op/loss_parts.h - losses over classes, of which each rank has a part: lk__graph_coupled.divide of
+/* graph/op/loss_parts.h - losses whose classes are divided over ranks: the functions lk__graph_coupled.divide of
  * descriptors. */
 #ifndef LK__GRAPH_OP_LOSS_PARTS_H
 #define LK__GRAPH_OP_LOSS_PARTS_H

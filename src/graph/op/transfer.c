@@ -1,5 +1,6 @@
-/* transfer.c - values that cross from one stage of a pipeline to another: a send on the rank that makes them, a receive
- * and its wait on the one that reads them. They are behind the gradients, which are made on the whole graph.
+/* transfer.c - values that one stage of a pipeline sends to another: a send on the rank that computes them, a receive
+ * and its wait on the rank that reads them. These nodes are added after the gradients, which are derived from the whole
+ * graph.
  *
  * A send has no wait in the graph: another rank reads its operand until the slot of the micro-batch is used again, or
  * the step ends, and the program waits for it there (plan/instruction.c). A receive starts before its section, so that
