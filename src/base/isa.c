@@ -24,6 +24,16 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
 }
 #endif
+static bool is_amd(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_is("amd");
+#else
+    return false;
+#endif
+}
+
 #if defined(LK_ISA_AVX512_BF16)
 static bool has_avx512_bf16(void) { return has_avx512() && lk__has_avx512_bf16(); }
 #endif
@@ -33,7 +43,7 @@ static bool has_amx(void) { return has_avx512() && lk__has_avx512_bf16() && lk__
 
 /* ---- the table ---- */
 
-typedef enum use { BEST, BY_NAME, EMULATED } use;
+typedef enum use { BEST, BEST_ON_AMD, EMULATED } use;
 
 typedef struct instruction_set {
     const char *name, *extended;
@@ -50,14 +60,14 @@ enum { SETS = sizeof sets / sizeof *sets };
 
 const char *const lk__isa_names[] = {
 #define LISTED_BEST(name) #name,
-#define LISTED_BY_NAME(name) #name,
+#define LISTED_BEST_ON_AMD(name) #name,
 #define LISTED_EMULATED(name)
 #define LISTED_NAME(name, types, extended, has, use) LISTED_##use(name)
     LK__ISA_LIST(LISTED_NAME) NULL};
 
 const char *const lk__isa_emulated_names[] = {
 #define EMULATED_BEST(name)
-#define EMULATED_BY_NAME(name)
+#define EMULATED_BEST_ON_AMD(name)
 #define EMULATED_EMULATED(name) #name,
 #define EMULATED_NAME(name, types, extended, has, use) EMULATED_##use(name)
     LK__ISA_LIST(EMULATED_NAME) NULL};
@@ -81,10 +91,12 @@ const char *lk__isa_extended(const char *name)
     return set && find_set(set->extended) ? set->extended : NULL;
 }
 
+static bool is_default(const instruction_set *set) { return set->use == BEST || (set->use == BEST_ON_AMD && is_amd()); }
+
 const char *lk__isa_choose(const char *wanted)
 {
     for (int i = 0; i < SETS; i++) {
-        bool named = wanted ? strcmp(wanted, sets[i].name) == 0 : sets[i].use == BEST;
+        bool named = wanted ? strcmp(wanted, sets[i].name) == 0 : is_default(&sets[i]);
         if (named && sets[i].has()) return sets[i].name;
     }
     return NULL;

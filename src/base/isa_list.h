@@ -7,15 +7,15 @@
  * types: ALL, or BF16: kernels for bf16 alone, with its matrix instructions.
  * extended: the set whose kernels compute what this one has no kernels for; NONE.
  * has: the function of isa.c that asks whether the machine has it.
- * use: BEST, the first of these that the machine has is the default; BY_NAME, on request alone: VDPBF16PS was slower
- *      than products in f32 where it was measured; EMULATED: by name, with matrix instructions in C and kernels of
- *      products alone, in builds with tests.
+ * use: BEST, the first of these that the machine has is the default; BEST_ON_AMD, the same, but only on AMD's
+ *      processors: on an Intel one, products with VDPBF16PS were slower than in f32; EMULATED: by name, with matrix
+ *      instructions in C and kernels of products alone, in builds with tests.
  * Further arguments of the list are passed on to X. */
 #define LK__ISA_LIST(X, ...)                           \
     LK__ISA_ROW_NEON_BF16(X, ##__VA_ARGS__)            \
     LK__ISA_ROW_AMX(X, ##__VA_ARGS__)                  \
-    LK__ISA_ROWS_OF_MACHINE(X, ##__VA_ARGS__)          \
     LK__ISA_ROW_AVX512_BF16(X, ##__VA_ARGS__)          \
+    LK__ISA_ROWS_OF_MACHINE(X, ##__VA_ARGS__)          \
     LK__ISA_ROW_NEON_BF16_EMULATED(X, ##__VA_ARGS__)   \
     LK__ISA_ROW_AVX512_BF16_EMULATED(X, ##__VA_ARGS__) \
     LK__ISA_ROW_AMX_EMULATED(X, ##__VA_ARGS__)
@@ -42,7 +42,7 @@
 #define LK__ISA_ROW_NEON_BF16(X, ...)
 #endif
 #if defined(LK_ISA_AVX512_BF16)
-#define LK__ISA_ROW_AVX512_BF16(X, ...) X(avx512_bf16, BF16, avx512, has_avx512_bf16, BY_NAME, ##__VA_ARGS__)
+#define LK__ISA_ROW_AVX512_BF16(X, ...) X(avx512_bf16, BF16, avx512, has_avx512_bf16, BEST_ON_AMD, ##__VA_ARGS__)
 #else
 #define LK__ISA_ROW_AVX512_BF16(X, ...)
 #endif

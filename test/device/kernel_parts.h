@@ -242,7 +242,7 @@ static inline bool is_guard_intact(const void *memory, size_t bytes)
 
 static inline const char *run_kernel_part(const parts_case *k, kernel_part *p)
 {
-    const lk__kernel_entry *entry = &lk__cpu_kernels(k->real, k->isa)[k->op];
+    const lk__kernel_entry *entry = lk__cpu_kernel(k->real, k->isa, k->op);
     if (kernel_device) return run_on_device(k->op, k->real, &p->call, NULL, false);
     p->call.pool = k->pool;
     size_t bytes = entry->workspace ? entry->workspace(&p->call, 1) : 0;

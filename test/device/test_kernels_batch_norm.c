@@ -397,7 +397,7 @@ static void synced_case(int64_t n, int64_t c, int64_t h, int64_t w, double offse
     s.mean = zeros(c), s.rstd = zeros(c), s.centre = zeros(c), s.stats = zeros(3 * c), s.sums = zeros(2 * c);
     synced_stats(&s, offset);
     synced_apply(&s);
-    if (cpu_entry()->run) synced_running(&s);
+    if (cpu_entry()) synced_running(&s);
     synced_gradient_sums(&s);
     synced_gradient(&s);
     free(s.x), free(s.y), free(s.dy), free(s.mean), free(s.rstd), free(s.centre), free(s.stats), free(s.sums);

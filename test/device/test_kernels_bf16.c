@@ -199,7 +199,7 @@ static void optimizers_store_the_updated_parameter(void)
 static void leaves_run(lk_dtype real, int64_t rows, int64_t inputs, int64_t outputs, const int64_t *leaf_rows,
                        int leaves, int threads, float *dw, float *db)
 {
-    const lk__kernel_entry *entry = &lk__cpu_kernels(real, t.isa)[LK__OP_linear_grad_weight];
+    const lk__kernel_entry *entry = lk__cpu_kernel(real, t.isa, LK__OP_linear_grad_weight);
     lk__kernel_leaves       split = {leaves, leaf_rows, guarded((size_t)threads * lk__kernel_leaves_bytes())};
     lk__op_attrs            attrs = {0};
     lk__kernel_call         call = {.attrs = &attrs, .inputs = 2, .outputs = 2, .leaves = &split};

@@ -332,7 +332,7 @@ static void parts_are_computed_as_the_whole_is(void)
 /* Training must get a NaN loss from a NaN, so neither relu nor max pool may hide one. */
 static void nan_passes(const char *isa, lk_dtype real, int64_t channels, int64_t pool)
 {
-    const lk__kernel_entry *entry = &lk__cpu_kernels(real, isa)[LK__OP_conv2d];
+    const lk__kernel_entry *entry = lk__cpu_kernel(real, isa, LK__OP_conv2d);
     int64_t                 side = 8, out = pool ? side / pool : side;
     int64_t      xd[] = {1, channels, side, side}, wd[] = {channels, channels, 3, 3}, yd[] = {1, channels, out, out};
     lk__op_attrs attrs = {.kernel = 3, .stride = 1, .padding = 1, .groups = 1, .pool = pool, .activation = LK__RELU};

@@ -126,7 +126,7 @@ static void matrix_products(void)
 static unsigned char *product_bits(const char *isa, lk_dtype real, lk__op op, const lk__op_attrs *attrs,
                                    const values *x, const values *w, const values *b, int64_t rows, int threads)
 {
-    const lk__kernel_entry *entry = &lk__cpu_kernels(real, isa)[op];
+    const lk__kernel_entry *entry = lk__cpu_kernel(real, isa, op);
     bool                    columns = op == LK__OP_linear ? !attrs->transposed : attrs->transpose_b;
     int64_t                 n = columns ? w->dims[0] : w->dims[1], yd[] = {rows, n};
     values                  y = make(2, yd, false);

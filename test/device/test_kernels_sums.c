@@ -149,7 +149,7 @@ static void free_class_part(class_part *p)
 
 static void run_kernel(lk__op op, lk__kernel_call *call)
 {
-    const lk__kernel_entry *entry = &lk__cpu_kernels(t.real, t.isa)[op];
+    const lk__kernel_entry *entry = lk__cpu_kernel(t.real, t.isa, op);
     call->attrs = &t.attrs;
     call->step = &t.step;
     call->pool = lk__context_pool(contexts[0]);

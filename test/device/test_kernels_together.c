@@ -156,7 +156,7 @@ static double compare_device(value *v, bool *past)
 
 static void *run_node_on_cpu(const node *n)
 {
-    const lk__kernel_entry *entry = &lk__cpu_kernels(LK_F64, lk_context_isa(context))[n->op];
+    const lk__kernel_entry *entry = lk__cpu_kernel(LK_F64, lk_context_isa(context), n->op);
     lk__kernel_call         call = call_of(n, false);
     lk__kernel_invalid_id   invalid = {.found = false};
     call.pool = lk__context_pool(context);

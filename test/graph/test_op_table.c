@@ -86,8 +86,8 @@ static void kernels_exist_for_the_types_that_a_descriptor_allows(void)
         const char         *isa = lk_context_isa(context), *name = lk__op_name((lk__op)i);
         bool own = i == LK__OP_custom || i == LK__OP_custom_grad; /* callbacks of users are its kernels */
         bool runs = d->runs == LK__RUNS_KERNEL && !own, narrow = runs && !lk__op_is_wide((lk__op)i);
-        CHECK(!runs || (lk__cpu_kernels(LK_F32, isa)[i].run && lk__cpu_kernels(LK_F64, isa)[i].run), "%s", name);
-        if (runs) CHECK((lk__cpu_kernels(LK_BF16, isa)[i].run != NULL) == narrow, "%s in bf16", name);
+        CHECK(!runs || (lk__cpu_kernel(LK_F32, isa, (lk__op)i) && lk__cpu_kernel(LK_F64, isa, (lk__op)i)), "%s", name);
+        if (runs) CHECK((lk__cpu_kernel(LK_BF16, isa, (lk__op)i) != NULL) == narrow, "%s in bf16", name);
     }
     lk_context_free(context);
 }
