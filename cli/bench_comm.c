@@ -357,7 +357,7 @@ int bench_comm(const options *given)
     b = (bench){.given = given, .op = options_text(given, "op"), .json = options_flag(given, "json")};
     b.collective = find_collective(b.op);
     if (!parse_sizes(options_text(given, "sizes"), &b)) {
-        print_error("bench", "--sizes '%s' is not a list such as 8,4K,1M with at most %d sizes up to 1024G",
+        print_error("bench", "--sizes '%s': expected at most %d comma-separated sizes up to 1024G, such as 8,4K,1M",
                     options_text(given, "sizes"), SIZES);
         return EXIT_USER_ERROR;
     }

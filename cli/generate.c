@@ -41,7 +41,7 @@ static const option generate_options[] = {
     HEADING("Output"),
     FLAG("ids", "Print the new tokens as ids, a line for each prompt"),
     FLAG("json", "Print a line of JSON for each prompt: prompt, ids, text, end (eos, stop, tokens or context)"),
-    FLAG("timing", "Also measure the memory's bandwidth, and compare the speed with it"),
+    FLAG("timing", "Also measure the memory bandwidth, and compare the speed with it"),
     HEADING("Ranks"),
     RANKS_OPTION(
         "Start N ranks on this host, each of which holds and computes a part of the model: a number, gpu (one per "
@@ -177,7 +177,7 @@ static bool report_other_model(generation *g, const char *load)
     print_error("generate",
                 "--load %s: this is a checkpoint of %s%s, which does not generate text: generate needs a language "
                 "model (gpt, llama), whose checkpoints hold config.json",
-                load, model ? "--model " : "another model", model ? model : "");
+                load, model ? "--model " : "a different model", model ? model : "");
     lk_description_free(description);
     return true;
 }

@@ -145,7 +145,8 @@ static bool check_output(loss_kind kind, lk_tensor y, const lk_inputs *inputs, i
         return false;
     }
     if (lk_tensor_rank(y) != 2) {
-        lk_graph_fail(inputs->graph, "the model returns %d axes; expected (N, %lld): the data has %lld %s",
+        lk_graph_fail(inputs->graph,
+                      "the model returns a tensor with %d axes; expected (N, %lld), since the data has %lld %s",
                       lk_tensor_rank(y), (long long)outputs, (long long)outputs, what);
         return false;
     }

@@ -65,8 +65,8 @@ void mesh_hosts_note(const setup *s, const char *name, const lk_plan *plan, int 
     else if (other && extent <= per_host)
         snprintf(advice, sizeof advice, "--mesh %s keeps it within hosts", better);
     print_note(name,
-               "warning: the %s axis, along which each rank sends the most data (%s in a step), crosses hosts of %d "
-               "rank%s: %s",
+               "warning: the %s axis, along which each rank sends the most data (%s per step), crosses host "
+               "boundaries, with %d rank%s per host: %s",
                lk_axis_name((lk_axis)most), size_text((size_t)bytes, size), per_host, per_host == 1 ? "" : "s", advice);
 }
 

@@ -52,8 +52,8 @@ void        data_names_describe(char *out, size_t size);
                "text, jsonl, tokens: documents: packed one after the other, no attention across documents; windows: "  \
                "any part of the whole text. auto: documents for jsonl and directories", .of = "data"),                 \
         CHOICE("token-type", "TYPE", NULL, "u16|u32",                                                                  \
-               "tokens: the type in a file without a header (default: by the name .u16 or .u32, or by the "            \
-               "vocabulary)", .of = "data", .flags = OPTION_CONTENTS)
+               "tokens: type of the tokens in a file without a header (default: from the extension .u16 or .u32, "     \
+               "otherwise from the size of the vocabulary)", .of = "data", .flags = OPTION_CONTENTS)
 
 /* Sets `open` for the data set `data`. 0, or the exit status after the error was printed: an invalid value, or an
  * option that this data set does not use. */

@@ -32,8 +32,8 @@ static const option plan_options[] = {
                           .without = "", .axes = LK_AXIS_TENSOR),
     TEXT("link", "SPEED", "10Gbit", "Bandwidth between ranks, per direction: 1Gbit, 100Gbit, 20GB (bytes) per second"),
     NUMBER("latency-us", "X", "50", 0, 1e6, "Latency between ranks in microseconds"),
-    FLAG("measure", "Measure some steps of one rank, while as many others run as will share its host, instead of "
-                    "estimating from --gflops and --memory-gb"),
+    FLAG("measure", "Measure a few steps of one rank, with as many other ranks running as will share its host, "
+                    "instead of estimating from --gflops and --memory-gb"),
     NUMBER("gflops", "X", "30", 0.001, 1e9, "GFLOP/s of one rank"),
     NUMBER("memory-gb", "X", "10", 0.001, 1e9, "GB/s of one rank's memory"),
     HEADING("Printing"),
@@ -156,7 +156,7 @@ static void print_hosts(const setup *s, const lk_plan *plan)
     (void)lk_trainer_state(s->context, &s->config, why, sizeof why);
     print_lines("the state is %s\n", why);
     if (lk_plan_helpers(plan) > 0)
-        print_lines("a rank that waits lends its cores: a rank that still computes uses up to %d of them "
+        print_lines("a rank that waits lends its cores: a rank that is still computing uses up to %d of them "
                     "(--keep-cores: none)\n",
                     lk_plan_helpers(plan));
 }

@@ -14,7 +14,7 @@ static const option predict_options[] = {
     TEXT("load", "DIR|FILE", NULL,
          "Weights: a checkpoint directory, which records its model and data, or a .safetensors file with --model and "
          "--data"),
-    INTEGER("first", "I", "0", 0, 9e15, "Number of the first sample"),
+    INTEGER("first", "I", "0", 0, 9e15, "Index of the first sample, from 0"),
     INTEGER("count", "N", NULL, 1, 9e15,
             "Number of samples (default: all; 10 for text output on a terminal, unless the input is image files)"),
     INTEGER("top", "K", "1", 1, 1e6, "Print the K most probable classes"),

@@ -10,7 +10,7 @@
 #define PROMPT_OPTIONS                                                                                           \
     HEADING("Prompts"),                                                                                          \
         TEXTS("prompt", "TEXT", "The text to continue; repeated: several prompts, which are computed together"), \
-        TEXT("prompt-file", "FILE", NULL, "The text to continue is the content of FILE; -: of standard input"),  \
+        TEXT("prompt-file", "FILE", NULL, "Read the text to continue from FILE; -: from standard input"),        \
         TEXTS("prompt-ids", "N[,N...]", "The prompt as token ids: needs no tokenizer; may be repeated")
 
 typedef struct prompt {

@@ -85,7 +85,7 @@ static void note_parallel(const char *name, const options *given)
 {
     if (options_chosen(given, "parallel") && environment_rank() <= 0 && !lk_environment_get(NULL, started))
         print_note(name,
-                   "--parallel is replaced by --mesh: instead of --parallel data -n 8, --mesh data=8 or -n 8 alone");
+                   "--parallel is replaced by --mesh: instead of --parallel data -n 8, use --mesh data=8 or only -n 8");
 }
 
 bool ranks_start(const char *name, const options *given, ranks_check check, int *code)

@@ -18,7 +18,7 @@ void ranks_restarted(options *given);
                    "data=8, and without -n their product is the number of ranks. Ranks along the last axis have "   \
                    "consecutive numbers. data: each rank along it processes its share of every batch. shard: the "  \
                    "same, but it has only a part of the state. tensor: it computes a part of every large "          \
-                   "operation. pipeline: it has some of the blocks. expert: as data, but it has only a part of "    \
+                   "operation. pipeline: it has some of the blocks. expert: like data, but it has only a part of "  \
                    "the experts",                                                                                   \
                    .of = "ranks")
 
@@ -47,7 +47,7 @@ void ranks_restarted(options *given);
                "each rank updates a slice. replicated: every rank has its own copy. auto: shared where possible. "     \
                "All give the same bits"),                                                                              \
         FLAG("keep-cores", "With shared state, a rank that waits for others of its host leaves its cores idle "        \
-             "instead of lending them to ranks that still compute. The bits are the same"),                            \
+             "instead of lending them to ranks that are still computing. The bits are the same"),                      \
         NUMBER("bucket-mib", "X", "25", 0.001, 65536,                                                                  \
                "MiB of gradients per bucket, reduced while backward runs; the first bucket holds 1 MiB"),              \
         INTEGER("accumulate", "K", "1", 1, 65536,                                                                      \
@@ -75,7 +75,7 @@ void ranks_restarted(options *given);
         CHOICE_LISTED("pipeline-schedule", "NAME", "1f1b", mesh_options_schedule,                                      \
                       "Order in which the stages compute micro-batches. 1f1b: alternates the forward of one with "     \
                       "the backward of another. gpipe: all forwards first, which keeps the activations of all. "       \
-                      "zero-bubble: as 1f1b, but gradients of weights are computed where a stage would otherwise "     \
+                      "zero-bubble: like 1f1b, but gradients of weights are computed where a stage would otherwise "   \
                       "wait. All give the same bits",                                                                  \
                       .of = "mesh", .axes = LK_AXIS_PIPELINE),                                                         \
         TRAINING_LIST(LK_TRAINER_MESH_OPTIONS) /* ends with a comma */

@@ -159,7 +159,7 @@ static int check_model(const setup *s, const char *name, const options *given, c
                            row->name, own, directory, row->name, recorded);
             continue;
         }
-        print_error(name, "--%s %s: %s holds another model, that of --%s %s; omit --%s, or name another directory",
+        print_error(name, "--%s %s: %s holds a different model (--%s %s); omit --%s, or name another directory",
                     row->name, own, directory, row->name, recorded, row->name);
         return EXIT_USER_ERROR;
     }
@@ -229,7 +229,8 @@ static int read_record(setup *s, const char *name, options *given, const char *d
     if (code == 0 && resumes) note_layout(s, name, given, directory);
     if (code == 0) code = apply_options(s, name, given, directory, resumes);
     if (code == 0 && s->description && !record_option(s, "model") && !options_given(given, "model") && !is_quiet())
-        print_note(name, "%s has no record of its model and data: using --model %s; set --model and --data otherwise",
+        print_note(name,
+                   "%s has no record of its model and data: using --model %s; if that is wrong, set --model and --data",
                    directory, options_text(given, "model"));
     return code;
 }

@@ -41,7 +41,7 @@ static const option run_options[] = {
     CHOICE("rdzv-backend", "NAME", "static", "static|c10d", "Both are the same here: host 0 is at --rdzv-endpoint"),
     TEXT("rdzv-endpoint", "HOST:PORT", NULL, "The same as --master-addr and --master-port"),
     TEXT("rdzv-conf", "KEY=VALUE,…", NULL,
-         "join_timeout, timeout or read_timeout in seconds: as --join-timeout; rank: as --node-rank; is_host: true "
+         "join_timeout, timeout or read_timeout in seconds: like --join-timeout; rank: like --node-rank; is_host: true "
          "on host 0"),
     TEXT("rdzv-id", "ID", NULL, "TORCHELASTIC_RUN_ID, and the name of the directory below --log-dir"),
     HEADING("Several hosts from one launcher"),

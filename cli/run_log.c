@@ -18,11 +18,12 @@ enum { ROOM = 4096 };
 /* At once and, since a line may pass unseen, by the exit status. */
 static void report_end(const run_log *l, const char *what, const char *why)
 {
-    static const char format[] = "lockstep %s: warning: %s stopped: %s; training continues, and exits with status 1";
+    static const char format[] =
+        "lockstep %s: warning: %s stopped: %s; training continues, but the exit status will be 1";
     if (l->bar)
         progress_print(l->bar, format, l->command, what, why);
     else
-        print_note(l->command, "warning: %s stopped: %s; training continues, and exits with status 1", what, why);
+        print_note(l->command, "warning: %s stopped: %s; training continues, but the exit status will be 1", what, why);
 }
 
 /* ---- lines of JSON ---- */

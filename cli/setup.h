@@ -56,7 +56,7 @@
                 "number of compute threads, at most 4)"),                                                             \
         NUMBERS("mean", "M[,M...]", NULL, -1e6, 1e6,                                                                  \
                 "Normalisation: subtracted; one number or one per channel (default 0.5 for images)"),                 \
-        NUMBERS("std", "S[,S...]", NULL, 1e-6, 1e6, "Normalisation: divisor; as --mean (default 0.5 for images)")
+        NUMBERS("std", "S[,S...]", NULL, 1e-6, 1e6, "Normalisation: divisor; like --mean (default 0.5 for images)")
 
 #define MACHINE_OPTIONS                                                                \
     INTEGER("threads", "N", "0", 0, 256,                                               \

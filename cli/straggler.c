@@ -49,12 +49,11 @@ void straggler_note(const setup *s, const char *name, const straggler *w)
     double block = w->seconds * parts / (parts + stages - 1) / fmax(blocks, 1), less = fmin(block, w->late - block);
     if (blocks >= 2 && less > 0)
         snprintf(gain, sizeof gain,
-                 ": moving one of its %d blocks to a neighbouring stage (--stages) would gain about %.1f ms", blocks,
+                 ": moving one of its %d blocks to a neighbouring stage (--stages) would save about %.1f ms", blocks,
                  1e3 * less);
     else if (blocks >= 2)
         snprintf(gain, sizeof gain, ": moving one of its %d blocks would make another stage the slowest", blocks);
     else if (blocks >= 0)
         snprintf(gain, sizeof gain, ": it has no block that could be moved");
-    print_note(name, "%s was the slowest, by %.1f ms of a step of %.1f ms%s", text, 1e3 * w->late, 1e3 * w->seconds,
-               gain);
+    print_note(name, "%s was the slowest, by %.1f ms of a %.1f ms step%s", text, 1e3 * w->late, 1e3 * w->seconds, gain);
 }

@@ -44,7 +44,7 @@
          "it or separate them by ;"),                                                                                  \
     LIST("group", "PATTERN:SETTINGS",                                                                                  \
          "Settings for the parameters whose names match: lr=FACTOR on the learning rate, decay=X, frozen, such as "    \
-         "'fc2.*:lr=10,decay=0'; the first group that matches applies; several as --freeze"),                          \
+         "'fc2.*:lr=10,decay=0'; the first group that matches applies; for several, as with --freeze"),                \
     TRAINING_LIST(LK_TRAINER_LOSS_OPTIONS)                                                                             \
     CHOICE("schedule", "NAME", "constant", "constant|step|cosine", "Learning-rate schedule"),                          \
     TRAINING_LIST(LK_TRAINER_SCHEDULE_OPTIONS)                                                                         \

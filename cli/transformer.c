@@ -334,8 +334,8 @@ int transformer_fit(transformer *t, const char *name, lk_context *context, const
     }
     if (status >= 0 && bytes > t->budget) {
         print_error(name,
-                    "--memory: at least %.2f MiB are required even with recomputed blocks, but %.2f MiB are given: use "
-                    "a smaller batch or context",
+                    "--memory: even with blocks recomputed, at least %.2f MiB is needed, but %.2f MiB was given: use a "
+                    "smaller batch or context",
                     (double)bytes / 1048576, (double)t->budget / 1048576);
         return EXIT_USER_ERROR;
     }

@@ -103,9 +103,9 @@ typedef struct lk_open_options {
  *   synthetic, synthetic:3x32x32,classes=10,count=5000,seed=1 (each part is optional). Fields: image u8 or features
  *     f32, label
  *   synthetic-tokens:256,vocabulary=65,count=5000,seed=1 (each part is optional). Fields: tokens and label i32 (256)
- *   folder:DIR          PNG and JPEG files, a subdirectory for each class; with train/ and test/ in DIR, these. Fields:
- *                       image u8, label
- *   npy:X.npy,Y.npy     two NumPy arrays of equally many rows. Fields: image u8 or features, label or target
+ *   folder:DIR          PNG and JPEG files, a subdirectory for each class; if DIR contains train/ and test/, those are
+ *                       the two sets. Fields: image u8, label
+ *   npy:X.npy,Y.npy     two NumPy arrays with the same number of rows. Fields: image u8 or features, label or target
  *   npz:FILE            NumPy arrays by name, compressed or not; each is a field
  *   safetensors:FILE    tensors by name; each is a field
  *   csv:FILE            rows of numbers and a label. Fields: features f32, with the names of its columns; label or

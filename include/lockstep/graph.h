@@ -302,7 +302,7 @@ LK_API lk_tensor lk_rope_at(lk_site site, lk_tensor x, lk_tensor table, int64_t 
 
 /* Writes rows of x (N, T, W) into a cache (N, S, W), which is a buffer with not_saved: row t of a sample goes to row
  * rows[t], i32 (N, T); below 0, it is not written. Returns the cache with these rows; it is kept from run to run.
- * Serves to keep keys and values of earlier tokens in generation: allowed in evaluation only (a plan that trains
+ * Used in generation to keep the keys and values of earlier tokens; allowed in evaluation only (a plan that trains
  * rejects it), and nothing else may read the buffer. */
 LK_API lk_tensor lk_cache_write_at(lk_site site, lk_tensor cache, lk_tensor x, lk_tensor rows);
 #define lk_cache_write(cache, x, rows) lk_cache_write_at(LK_HERE, cache, x, rows)
@@ -331,7 +331,7 @@ typedef struct lk_cross_entropy_options {
     const int64_t *ignore_index LK_ZERO; /* NULL: -100, as PyTorch */
     lk_tensor      weight LK_ZERO;       /* one per sample (…); missing: 1 */
 } lk_cross_entropy_options;
-/* logits (…, C), labels i32 (…). Also counts the samples whose label has the largest logit (lk_metrics.correct). */
+/* logits (…, C), labels i32 (…). Also counts the labels that have the largest logit (lk_metrics.correct). */
 LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels,
                                      lk_cross_entropy_options options);
 #define lk_cross_entropy(logits, labels, ...) \

@@ -34,8 +34,8 @@ typedef enum lk_optimizer_kind {
     NUMBER(dampening, "dampening", 0, 0, 1, "sgd: dampening of the momentum")                                 \
     FLAG(nesterov, "nesterov", "sgd: Nesterov's momentum")                                                    \
     PAIR(betas, beta1, beta2, "betas", "B1,B2", 0.9, 0.999, 0, 0.9999999,                                     \
-         "adam, adamw, lion: decay of the moments; lion: in its step, and of its moment (default 0.9,0.999; " \
-         "lion: 0.9,0.99)")                                                                                   \
+         "adam, adamw, lion: decay of the moments; with lion, B1 weights the moment in the step and B2 is "   \
+         "the moment's decay (default 0.9,0.999; lion: 0.9,0.99)")                                            \
     NUMBER(epsilon, "epsilon", 1e-8, 0, 1,                                                                    \
            "adam, adamw, rmsprop, adagrad: added to the denominator (default 1e-8; adagrad: 1e-10)")          \
     NUMBER(alpha, "alpha", 0.99, 0, 0.9999999, "rmsprop: decay of the mean of squares")                       \

@@ -77,7 +77,8 @@ typedef struct lk_parallel {
      * single rank. A split that does not fall on boundaries of parts is rejected, and so is batch norm that is not
      * synchronised. */
     int reproducible_layout LK_ZERO;
-    /* With reproducible_layout: sums have 8, 4 or 2 parts, the most with at least this many elements each; 0 for 96 */
+    /* With reproducible_layout: sums have 8, 4 or 2 parts, the largest number that leaves each part at least this many
+     * elements; 0 for 96 */
     int                  sum_part_minimum LK_ZERO;
     lk_pipeline_schedule pipeline_schedule LK_ZERO; /* for a mesh with a pipeline axis */
 } lk_parallel;

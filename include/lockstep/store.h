@@ -1,10 +1,10 @@
 /* store.h - parameters, optimizer state and buffers by global name, or the slices of them that this rank has. Programs
  * can be freed, planned again and recreated without changing the store.
  *
- * A state has the same name and the whole shape on every rank. If a rank has all of it, alone or shared with other
- * ranks of its host, reading is local. If the plan splits it over ranks, each has memory only for its own slices, and
- * reads, writes and hashes are collectives, with the same results as on one rank that has everything. The value and
- * each moment of a state may be split independently of each other. */
+ * A state has the same name and the same global shape on every rank, whichever part of it the rank stores. If a rank
+ * has all of it, alone or shared with other ranks of its host, reading is local. If the plan splits it over ranks, each
+ * has memory only for its own slices, and reads, writes and hashes are collectives, with the same results as on one
+ * rank that has everything. The value and each moment of a state may be split independently of each other. */
 #ifndef LOCKSTEP_STORE_H
 #define LOCKSTEP_STORE_H
 

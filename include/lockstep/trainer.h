@@ -225,12 +225,13 @@ typedef enum lk_option_trait {
     NUMBER(transform.flip, "flip", "P", "0", 0, 1, LK_OPTION_TRAINING, NULL,                                           \
            "Augmentation: probability of a horizontal flip")                                                           \
     NUMBERS(transform.resized_crop, "random-resized-crop", "S[,S]", 1e-6, 1, LK_OPTION_TRAINING, NULL,                 \
-            "Augmentation: boxes of S to S (default 1) of the image's area, resized to its size, as "                  \
+            "Augmentation: boxes of S to S (default 1) of the image's area, resized to its size, like "                \
             "RandomResizedCrop")                                                                                       \
     NUMBER(transform.rotate, "rotate", "D", "0", 0, 180, LK_OPTION_TRAINING, NULL,                                     \
            "Augmentation: rotation by up to D degrees in either direction")                                            \
     NUMBERS(transform.color_jitter, "color-jitter", "B,C,S,H", 0, 1000, LK_OPTION_TRAINING, NULL,                      \
-            "Augmentation: strength of random brightness, contrast, saturation and hue (at most 0.5), as ColorJitter") \
+            "Augmentation: strength of random brightness, contrast, saturation and hue (at most 0.5), like "           \
+            "ColorJitter")                                                                                             \
     INTEGER(transform.cutout, "cutout", "N", "0", 0, 4096, LK_OPTION_TRAINING, NULL,                                   \
             "Augmentation: a random square of N by N pixels is set to the mean")                                       \
     NUMBER(transform.mixup, "mixup", "A", "0", 0, 1000, LK_OPTION_TRAINING, NULL,                                      \
@@ -250,7 +251,7 @@ typedef enum lk_option_trait {
 
 #define LK_TRAINER_WEIGHTS_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                               \
     TEXT(init, "init", "FILE", LK_OPTION_EQUAL, NULL,                                                                  \
-         "Start from these weights: a .safetensors file, a checkpoint or a directory of Hugging Face. Without "        \
+         "Start from these weights: a .safetensors file, a checkpoint or a Hugging Face directory. Without "           \
          "--tokenizer, a directory's tokenizer is used")                                                               \
     TEXT(init_partial, "init-partial", "FILE", LK_OPTION_EQUAL, NULL,                                                  \
          "Start from the tensors of FILE whose names and shapes the model has, and print which were loaded; ignored "  \
@@ -262,11 +263,11 @@ typedef enum lk_option_trait {
 #define LK_OPTION_TENSOR (LK_OPTION_TRAINING | LK_OPTION_AXES(LK_AXIS_TENSOR))
 #define LK_TRAINER_MESH_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                  \
     INTEGER(shard_stage, "shard-stage", "N", "3", 1, 3, LK_OPTION_SHARD, "mesh",                                    \
-            "Of which each rank along the shard axis has a part. 1: optimizer state and master weights; 2: gradients "  \
-            "too; 3: parameters too, which are gathered block by block")                                               \
+            "What is divided among the ranks along the shard axis. 1: optimizer state and master weights; 2: also "     \
+            "gradients; 3: also parameters, which are gathered block by block")                                         \
     INTEGER(blocks_in_flight, "blocks-in-flight", "N", "2", 1, 1024, LK_OPTION_SHARD, "mesh",                       \
-            "shard-stage 3: blocks whose parameters a rank has whole at a time, the one that is computed and those "   \
-            "that are gathered meanwhile")                                                                             \
+            "shard-stage 3: maximum number of blocks whose full parameters a rank holds at once: the one being "       \
+            "computed and those being gathered")                                                                       \
     FLAG(no_sequence_parallel, "no-sequence-parallel", LK_OPTION_TENSOR, "mesh",                                     \
          "Norms, dropout and residuals are computed by every rank along the tensor axis, instead of being split "      \
          "along the sequence: more memory")                                                                            \
@@ -275,8 +276,8 @@ typedef enum lk_option_trait {
             "what has arrived; 1: never. 0: where that axis joins ranks of several hosts and it is estimated to be "   \
             "faster. The results are the same")                                                                        \
     INTEGER(sum_part_minimum, "sum-part-minimum", "N", "96", 1, 1e9, LK_OPTION_TRAINING, "reproducible",               \
-            "--reproducible layout: a sum that a layout may split has 8 parts, or 4 or 2, so that each has at least N "  \
-            "elements; the extent of an axis that splits it is at most their number")
+            "--reproducible layout: sums that a layout may split have 8, 4 or 2 parts of at least N elements each; an "  \
+            "axis that splits such a sum can have at most as many ranks as there are parts")
 
 #define LK_TRAINER_CHECK_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                 \
     INTEGER(check_every, "check-every", "N", "1000", 0, 1e12, LK_OPTION_TRAINING, NULL,                                \

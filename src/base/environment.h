@@ -25,12 +25,12 @@
       "the file with the job's token, by which ranks of several hosts authenticate")                                   \
     X(LOCKSTEP_TOKEN, SETTINGS, TEXT, 0, 0, "the token itself; `lockstep run` sets it for its ranks")                  \
     X(LOCKSTEP_PORT, SETTINGS, PORTS, 1, 65535, "the port of rank 0, or a range for all ranks")                        \
-    X(LOCKSTEP_LOCAL_ADDR, SETTINGS, TEXT, 0, 0, "the address on which this host listens, as --local-addr")            \
+    X(LOCKSTEP_LOCAL_ADDR, SETTINGS, TEXT, 0, 0, "the address on which this host listens, like --local-addr")          \
     X(LOCKSTEP_JOIN_TIMEOUT, SETTINGS, NUMBER, 0.001, 1e7,                                                             \
-      "seconds to wait for all ranks to join, as --join-timeout")                                                      \
-    X(LOCKSTEP_SHARE_DEVICE, SETTINGS, FLAG, 0, 0, "several ranks may use one GPU, as --share-device")                 \
-    X(LOCKSTEP_TF32, SETTINGS, FLAG, 0, 0, "products of f32 on GPUs may use TF32, as --tf32")                          \
-    X(LOCKSTEP_DEVICE_SYNC, SETTINGS, FLAG, 0, 0, "wait for the GPU after each instruction, as --device-sync")         \
+      "seconds to wait for all ranks to join, like --join-timeout")                                                    \
+    X(LOCKSTEP_SHARE_DEVICE, SETTINGS, FLAG, 0, 0, "several ranks may use one GPU, like --share-device")               \
+    X(LOCKSTEP_TF32, SETTINGS, FLAG, 0, 0, "f32 matrix products on GPUs may use TF32, like --tf32")                    \
+    X(LOCKSTEP_DEVICE_SYNC, SETTINGS, FLAG, 0, 0, "wait for the GPU after each instruction, like --device-sync")       \
     X(LOCKSTEP_CHECK_OPERATIONS, SETTINGS, FLAG, 0, 1, "check the user's operations while they run")                   \
     X(LOCKSTEP_NO_DEADLINES, SETTINGS, FLAG, 0, 1, "waits for other ranks never time out, for debugging")              \
     X(RANK, JOB, INTEGER, 0, 0, "number of this rank, as torchrun sets it")                                            \
@@ -74,8 +74,8 @@
     X(CUDA_MPS_PIPE_DIRECTORY, SYSTEM, PATH, 0, 0, "directory of the NVIDIA MPS daemon's pipes")                       \
     X(TORCH_NCCL_ASYNC_ERROR_HANDLING, SYSTEM, TEXT, 0, 0, "`lockstep run` sets it to 1 for PyTorch if it is unset")   \
     X(TORCH_ELASTIC_SHUTDOWN_TIMEOUT, SYSTEM, NUMBER, 0, 0,                                                            \
-      "seconds that `lockstep run` gives ranks to end, as torchrun")                                                   \
-    X(TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, SYSTEM, TEXT, 0, 0, "prefix of the ranks' lines, as for torchrun")        \
+      "seconds that `lockstep run` gives ranks to end, as with torchrun")                                              \
+    X(TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, SYSTEM, TEXT, 0, 0, "prefix of the ranks' lines, as with torchrun")       \
     X(HOME, SYSTEM, PATH, 0, 0, "the directory that contains .cache/lockstep")                                         \
     X(XDG_CACHE_HOME, SYSTEM, PATH, 0, 0, "the directory of caches, instead of ~/.cache")                              \
     X(TMPDIR, SYSTEM, PATH, 0, 0, "the directory of temporary files")                                                  \

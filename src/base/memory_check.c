@@ -24,7 +24,7 @@ lk_status lk__memory_refuse(lk_context *context, const char *who, int64_t bytes,
     if (limit->limit == 0)
         return lk__fail(context, LK_ETOOLARGE, "%s would need %s of memory, but the host has %s available", who, need,
                         available);
-    return lk__fail(context, LK_ETOOLARGE, "%s would need %s of memory, but %s are available: the limit of %s is %s",
+    return lk__fail(context, LK_ETOOLARGE, "%s would need %s of memory, but %s is available: the limit of %s is %s",
                     who, need, available, limit->process ? "a process (ulimit -v)" : "a control group (cgroup)",
                     lk__bytes_text(limit->limit, most));
 }

@@ -130,7 +130,7 @@ bool lk__flight_recorder_read(const char *path, char *out, size_t size)
     if (recorder.begun != recorder.ended)
         snprintf(out, size, "it was in %s", text);
     else
-        snprintf(out, size, "it was outside any; %s %s",
+        snprintf(out, size, "it was not in any; %s %s",
                  recorder.failed == recorder.ended ? "it had failed in" : "it had finished", text);
     return true;
 }

@@ -187,18 +187,24 @@ static void append_axes(const lk_comm *c, lk__comm_report *report)
     if (c->along) append(report, " along %s", lk__axes_text(c->along, text, sizeof text));
 }
 
-void lk__verdict_late(const lk__comm_table *t, const bool *missing, double seconds, const char *verb,
-                      lk__comm_report *report)
+void lk__verdict_late(const lk__comm_table *t, const bool *missing, double seconds, bool ended, lk__comm_report *report)
 {
-    char call[256], name[LK__MEMBER_TEXT];
-    int  cause, missing_count = 0;
+    char               call[256], name[LK__MEMBER_TEXT];
+    int                cause, missing_count = 0;
+    lk__comm_rank_view own = {.pid = 0};
     for (int i = 0; i < t->size; i++) missing_count += missing[i];
     cause = find_cause(t, missing, report);
-    describe_own_call(t, call, sizeof call);
+    t->view(t->state, t->rank, &own);
+    describe_record(&own, own.entered, call, sizeof call);
+    bool collective = own.records[own.entered & 1].number != 0;
     append_rank(t, cause, report);
     if (missing_count > 1) append(report, " and %d more", missing_count - 1);
-    append(report, " %s %.1f s in %s", verb, seconds, call);
+    if (ended)
+        append(report, " did not %s %s", collective ? "complete" : "take part in", call);
+    else
+        append(report, " has been missing for %.1f s in %s", seconds, call);
     append_axes(t->comm, report);
+    if (ended) append(report, " within %.1f s", seconds);
     append(report, ", reports %s", lk__comm_member_text(t->comm, t->rank, name));
     append_table(t, missing, report);
 }

@@ -70,8 +70,9 @@ typedef struct lk__comm_report {
     lk__comm_cause cause; /* the rank that the message names */
 } lk__comm_report;
 
-/* "rank 1 of 3 (host, pid 4) did not complete its part within 600.0 s in …, reports rank 0", and the table. */
-void lk__verdict_late(const lk__comm_table *table, const bool *missing, double seconds, const char *verb,
+/* "rank 1 of 3 (host, pid 4) did not complete #17 all_reduce … within 600.0 s, reports rank 0", or, of a call that has
+ * not `ended`, "… has been missing for 12.0 s in #17 all_reduce …, reports rank 0"; and the table. */
+void lk__verdict_late(const lk__comm_table *table, const bool *missing, double seconds, bool ended,
                       lk__comm_report *report);
 void lk__verdict_lost(const lk__comm_table *table, int peer, lk__comm_report *report);
 void lk__verdict_mismatch(const lk__comm_table *table, int peer, uint64_t number, lk__comm_report *report);

@@ -41,10 +41,9 @@ static lk_status check_field(lk_context *context, const char *name, int64_t coun
                         f->name, f->rank);
     for (int i = 0; i < f->rank; i++)
         if (f->dims[i] < 1)
-            return lk__fail(
-                context, LK_EINVAL,
-                "a data set (%s) whose %s has an axis (%d) that is %lld long is invalid: expected at least 1", name,
-                f->name, i, (long long)f->dims[i]);
+            return lk__fail(context, LK_EINVAL,
+                            "a data set (%s) whose %s has an axis (%d) of length %lld is invalid: expected at least 1",
+                            name, f->name, i, (long long)f->dims[i]);
     for (int i = 0; i < f->rank; i++)
         if (__builtin_mul_overflow(elements, f->dims[i], &elements)) elements = INT64_MAX;
     /* × 8: a batch may hold doubles */

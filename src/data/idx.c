@@ -46,13 +46,13 @@ static lk_status read_header(lk__data_stream *s, lk__data_idx *idx)
         if ((status = read_exactly(s, length, sizeof length, "header")) < 0) return status;
         uint32_t n = (uint32_t)length[0] << 24 | (uint32_t)length[1] << 16 | (uint32_t)length[2] << 8 | length[3];
         if (n == 0)
-            return lk__fail(s->context, LK_EFORMAT, "%s: axis %d, at byte %d, is 0 long", s->name, i, 4 + 4 * i);
+            return lk__fail(s->context, LK_EFORMAT, "%s: axis %d, at byte %d, has length 0", s->name, i, 4 + 4 * i);
         idx->dims[i] = n;
         if (__builtin_mul_overflow(total, (uint64_t)n, &total) || total > limit)
             return lk__fail(
                 s->context, LK_EFORMAT,
-                "%s is truncated or damaged: its header declares more bytes (axis %d, at byte %d, is %u long) than a "
-                "file of %llu bytes can hold",
+                "%s is truncated or damaged: its header declares more bytes (axis %d, at byte %d, has length %u) than "
+                "a file of %llu bytes can hold",
                 s->name, i, 4 + 4 * i, n, (unsigned long long)s->size);
     }
     idx->size = (size_t)total;

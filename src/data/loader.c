@@ -369,7 +369,7 @@ lk_status lk_loader_seek(lk_loader *l, int64_t epoch, int64_t position)
 {
     int64_t count = lk_dataset_count(l->config.dataset);
     if (epoch < 0 || position < 0 || position > count)
-        return lk__fail(l->context, LK_EINVAL, "seek to epoch %lld, position %lld of a data set of %lld samples",
+        return lk__fail(l->context, LK_EINVAL, "cannot seek to epoch %lld, position %lld in a data set of %lld samples",
                         (long long)epoch, (long long)position, (long long)count);
     pthread_mutex_lock(&l->lock);
     l->paused = true;

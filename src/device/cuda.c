@@ -45,7 +45,7 @@ lk_status lk__cuda_load(lk_context *context, const lk__cuda_module **module)
     const lk__cuda_module *found = symbol ? entry() : NULL;
     dlclose(opened);
     if (!found || found->version != LK__CUDA_VERSION || found->op_count != LK__OP_COUNT)
-        return lk__fail(context, LK_EUNSUPPORTED, "device cuda: %s belongs to another version of Lockstep", path);
+        return lk__fail(context, LK_EUNSUPPORTED, "device cuda: %s belongs to a different version of Lockstep", path);
     found->start(&library);
     *module = found;
     return LK_OK;

@@ -147,17 +147,19 @@ static bool check_output(const lk_operation *o, int i, const lk_operand *y, cons
     char        text[64], other[64];
     const char *shape = lk__operand_text(y, text);
     if (!is_output_type(y->dtype))
-        return refuse(message, "its shape rule gives output %d the type %s; expected f32, f64, i32, i64 or u8", i,
+        return refuse(message, "its shape rule sets the type of output %d to %s; expected f32, f64, i32, i64 or u8", i,
                       lk_dtype_name(y->dtype));
     if (y->rank < 0 || y->rank > LK_MAX_RANK)
-        return refuse(message, "its shape rule gives output %d %d axes; expected 0 to %d", i, y->rank, LK_MAX_RANK);
+        return refuse(message, "its shape rule gives %d axes to output %d; expected 0 to %d", y->rank, i, LK_MAX_RANK);
     for (int k = 0; k < y->rank; k++)
-        if (y->dims[k] < 1) return refuse(message, "its shape rule gives output %d the invalid shape %s", i, shape);
+        if (y->dims[k] < 1)
+            return refuse(message, "its shape rule sets the shape of output %d to %s, which is invalid", i, shape);
     if (y->count_axis < -1 || y->count_axis >= y->rank)
-        return refuse(message, "its shape rule gives output %d %s the axis of samples %d, which it does not have", i,
-                      shape, y->count_axis);
+        return refuse(message, "its shape rule sets count_axis of output %d %s to %d, but that output has no such axis",
+                      i, shape, y->count_axis);
     if (y->count_axis >= 0 && !counted)
-        return refuse(message, "its shape rule gives output %d %s an axis of samples, but no input has one", i, shape);
+        return refuse(message, "its shape rule sets count_axis of output %d %s, but no input has an axis of samples", i,
+                      shape);
     if (y->count_axis >= 0 && o->sums >> i & 1)
         return refuse(message, "output %d %s has an axis of samples, but `sums` says that it is a sum over them", i,
                       shape);
@@ -171,8 +173,8 @@ static bool check_output(const lk_operation *o, int i, const lk_operand *y, cons
         if (y->count_unit < 1 || y->dims[y->count_axis] != samples * y->count_unit)
             return refuse(
                 message,
-                "its shape rule gives output %d %s, but the axis of samples * must have %lld × count_unit %lld "
-                "rows",
+                "its shape rule sets the shape of output %d to %s, but the axis of samples * must have %lld × "
+                "count_unit %lld rows",
                 i, shape, (long long)samples, (long long)y->count_unit);
     }
     return true;
@@ -200,7 +202,7 @@ bool lk__custom_shapes(lk__kernel_custom *c, const lk_operand *inputs, char mess
     call.run = &run;
     lk_status status = o->shape(&call);
     if (status < 0)
-        return refuse(message, "%s", run.message[0] ? run.message : "its shape rule refuses these operands");
+        return refuse(message, "%s", run.message[0] ? run.message : "its shape rule rejects these operands");
     const lk_operand *counted = find_counted(o, c->inputs);
     for (int i = 0; i < o->outputs; i++) {
         if (!check_output(o, i, &operands.outputs[i], counted, message)) return false;

@@ -42,7 +42,8 @@ struct guarded {
 
 static lk_status fail_address(guarded *g, const void *address, const char *what)
 {
-    return lk__fail(g->base.context, LK_EINVAL, "%s at %p is not in the memory of the device guarded", what, address);
+    return lk__fail(g->base.context, LK_EINVAL, "invalid address %p of %s: not in the memory of the device \"guarded\"",
+                    address, what);
 }
 
 /* Where the device accesses what others see at `address`; NULL: it is not its memory. */
@@ -76,7 +77,8 @@ static lk_status reserve_region(guarded *g)
     if (readable != MAP_FAILED) munmap(readable, REGION);
     if (g->file >= 0) close(g->file);
     g->file = -1;
-    return lk__fail(g->base.context, LK_ENOMEM, "the device guarded cannot reserve its addresses: %s", strerror(error));
+    return lk__fail(g->base.context, LK_ENOMEM, "the device \"guarded\" cannot reserve its address range: %s",
+                    strerror(error));
 }
 
 /* Inserts a block of whole pages into the first gap; its offset, or REGION where there is none. */
@@ -103,7 +105,7 @@ static void *guarded_alloc(lk__device *d, lk_memory kind, size_t bytes)
     size_t    offset = status >= 0 ? insert_block(g, whole_pages(bytes)) : REGION;
     pthread_mutex_unlock(&g->lock);
     if (status >= 0 && offset == REGION)
-        lk__fail(d->context, LK_ENOMEM, "out of memory: cannot allocate %.1f MiB for %s on the device guarded",
+        lk__fail(d->context, LK_ENOMEM, "out of memory: cannot allocate %.1f MiB for %s on the device \"guarded\"",
                  (double)bytes / 1048576.0, lk_memory_name(kind));
     if (offset == REGION) return NULL;
     lk__account_allocation(d->context, kind, bytes);

@@ -76,8 +76,8 @@ static bool add_router(lk_site site, lk_graph *g, const lk__graph_node *group, r
     lk_tensor probabilities = {g, p}, counts = {g, group->out[3]};
     if (r->layers > 0 && (r->experts != group->attrs.experts || r->k != k)) {
         lk__graph_fail(g, site,
-                       "moe_balance: one layer has %lld experts and %lld per token, another %lld and %lld: only "
-                       "equal layers can be balanced together",
+                       "moe_balance: one layer has %lld experts and %lld per token, another %lld and %lld: layers can "
+                       "be balanced together only if both numbers are the same",
                        (long long)r->experts, (long long)r->k, (long long)group->attrs.experts, (long long)k);
         return false;
     }

@@ -239,8 +239,8 @@ static void compare_gradients(check *k, lk__operation_batch *b)
             double given = lk__batch_number(&gradients.input_gradients[i], e), found = difference(b, x, e, step);
             if (fabs(given - found) <= tolerance * (1 + fabs(given) + fabs(found))) continue;
             report(k,
-                   "backward gives %.6g for element %lld of the gradient of input %d, but the difference of forward is "
-                   "%.6g",
+                   "backward gives %.6g for element %lld of the gradient of input %d, but the finite difference of "
+                   "forward is %.6g",
                    given, (long long)e, i, found);
             break;
         }

@@ -123,7 +123,9 @@ static bool make_part_shapes(check *k, lk__factor_cut c, lk__kernel_custom *part
             y.dims[d] = lk__factor_part_extent(&k->forward, &k->forward.out[i][d], y.dims[d], c);
         for (int d = 0; same && d < y.rank; d++) same = y.dims[d] == part->outputs[i].dims[d];
         if (!same)
-            return report(k, "for a part of the factor %s its shape rule gives output %d %s, but its factors give %s",
+            return report(k,
+                          "for a part of the factor %s its shape rule sets the shape of output %d to %s, but its "
+                          "factors imply %s",
                           name, i, lk__operand_text(&part->outputs[i], got), lk__operand_text(&y, expected));
     }
     return true;

@@ -21,13 +21,15 @@ static lk_status check_products(lk_graph *g, lk_matmul_precision precision)
         return lk__fail(c, LK_EINVAL, "unknown precision %d of matrix products", (int)precision);
     if (precision == LK_MATMUL_HIGHEST) return LK_OK;
     if (g->real != LK_F32)
-        return lk__fail(c, LK_EINVAL, "rounding operands of products to %s requires a graph recorded in f32, not in %s",
+        return lk__fail(c, LK_EINVAL,
+                        "rounding operands of matrix products to %s requires a graph recorded in f32, not in %s",
                         lk_matmul_precision_name(precision), lk_dtype_name(g->real));
     if (!lk__context_device(c)->backend->kernels.rounded_products)
-        return lk__fail(c, LK_EUNSUPPORTED,
-                        "products of f32 whose operands are rounded to %s are not supported on %s, which has TF32 "
-                        "(--tf32) and mixed precision (--dtype bf16) instead",
-                        lk_matmul_precision_name(precision), lk_context_device(c));
+        return lk__fail(
+            c, LK_EUNSUPPORTED,
+            "matrix products of f32 whose operands are rounded to %s are not supported on %s, which has TF32 "
+            "(--tf32) and mixed precision (--dtype bf16) instead",
+            lk_matmul_precision_name(precision), lk_context_device(c));
     return LK_OK;
 }
 
@@ -109,7 +111,7 @@ static lk_status check_tensors(lk_graph *g, const lk_plan_config *config)
         return lk__fail(c, LK_EINVAL, "the loss is an empty tensor, first passed to the call in line %d",
                         lk__empty_line(config->loss));
     if (config->loss.graph && !is_value(g, config->loss))
-        return lk__fail(c, LK_EINVAL, "the loss belongs to another graph");
+        return lk__fail(c, LK_EINVAL, "the loss belongs to a different graph");
     lk_dtype type = config->loss.graph ? g->values[config->loss.id].shape.dtype : LK_F64;
     if (type != LK_F32 && type != LK_F64)
         return lk__fail(c, LK_EINVAL, "the loss is %s; expected f32 or f64: use lk_cast", lk_dtype_name(type));
@@ -197,7 +199,7 @@ static lk_status check_capacities(const lk_graph *g, int leaves)
 static lk_status check_pipeline(lk_context *c, const lk_plan_config *config, const lk__mesh_grid *mesh)
 {
     if (!lk_pipeline_schedule_name(config->parallel.pipeline_schedule))
-        return lk__fail(c, LK_EINVAL, "unknown schedule %d of a pipeline", (int)config->parallel.pipeline_schedule);
+        return lk__fail(c, LK_EINVAL, "unknown pipeline schedule %d", (int)config->parallel.pipeline_schedule);
     if (config->stages && lk__mesh_extent(mesh, LK_AXIS_PIPELINE) == 1)
         return lk__fail(c, LK_EINVAL, "stages is \"%s\", but the mesh has no pipeline axis with several ranks",
                         config->stages);

@@ -249,7 +249,7 @@ static void print_move(estimate *e, double seconds, const lk__plan_cost_output *
     set_times(e);
     if (best < 0.97 * seconds)
         lk__cost_print(o,
-                       "  stage %d is the slowest: with one block of it in stage %d (--stages %s), a step would take "
+                       "  stage %d is the slowest: with one of its blocks in stage %d (--stages %s), a step would take "
                        "%.3f ms less\n",
                        slowest, to, stages, 1e3 * (seconds - best));
 }
@@ -259,7 +259,7 @@ static void print_stage(const estimate *e, int stage, const lk__plan_cost_output
     const double *s = e->stages[stage].seconds;
     char          text[128];
     describe_stage(e->plan, stage, text, sizeof text);
-    lk__cost_print(o, "  stage %d: %s; of a micro-batch %.3f ms forward, %.3f ms backward", stage, text,
+    lk__cost_print(o, "  stage %d: %s; per micro-batch %.3f ms forward, %.3f ms backward", stage, text,
                    1e3 * s[LK__PIPELINE_FORWARD], 1e3 * s[LK__PIPELINE_BACKWARD]);
     if (s[LK__PIPELINE_WEIGHTS] > 0) lk__cost_print(o, ", %.3f ms gradients of weights", 1e3 * s[LK__PIPELINE_WEIGHTS]);
     lk__cost_print(o, "; activations of %d micro-batch%s", e->stages[stage].slots,

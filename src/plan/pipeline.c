@@ -134,7 +134,7 @@ static bool refuse_direction(cutter *c, const lk__graph_node *n, int v)
     lk__graph_fail(
         c->g, n->site,
         "%s would read a value of stage %d against the order of the stages: cut the model so that one stage has "
-        "both (--stages), record it in another order, or train without the pipeline axis",
+        "both (--stages), record it in a different order, or train without the pipeline axis",
         lk__node_name(c->g, n), c->made[v]);
     return false;
 }

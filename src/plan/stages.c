@@ -180,8 +180,8 @@ lk_status lk__stages_cut(lk_context *context, const lk__stages_segment *segments
     for (int i = 0; i < count; i++) blocks += segments[i].block >= 0;
     if (count < cut->shape.stages)
         return lk__fail(context, LK_EUNSUPPORTED,
-                        "%d ranks along pipeline, but the model has only %d part%s that can be a stage (%d block%s, "
-                        "and what is outside of them): use %d or fewer",
+                        "%d ranks along the pipeline axis, but the model can be cut into at most %d stage%s (%d "
+                        "block%s, and what lies outside them): use %d or fewer",
                         cut->shape.stages, count, count == 1 ? "" : "s", blocks, blocks == 1 ? "" : "s", count);
     if (cut->text) {
         range_reader r = {context, segments, count, blocks, cut->text};

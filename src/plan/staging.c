@@ -38,7 +38,7 @@ lk_status lk__plan_use_group(lk_plan *p, const lk_comm *comm)
     if (p->parallel.leaves && !group.canonical)
         return lk__fail(p->context, LK_EUNSUPPORTED,
                         "the same bits with any number of ranks require sums in the canonical order, but backend %s "
-                        "adds in another: choose another backend",
+                        "adds in a different order: choose another backend",
                         lk_comm_backend(comm));
     p->queued = group.queues && group.records && may_queue(p);
     p->memory[LK_MEMORY_STAGING] = lk__plan_staging_bytes(p);

@@ -112,7 +112,7 @@ static lk_status reduce_leaves(lk_program *p, const lk__schedule_run *run, size_
     size_t made = (size_t)lk__operand_elements(&in->call.out[0]) * lk_dtype_size(in->call.out[0].dtype);
     const lk__collective_facts *facts = facts_of(in);
     if (facts->sends_parts && !facts->reduces)
-        return lk__fail(p->context, LK_EUNSUPPORTED, "%s: a batch in leaves supports only reductions and gathers",
+        return lk__fail(p->context, LK_EUNSUPPORTED, "%s is not supported over leaves: only reductions and gathers are",
                         facts->name);
     if (facts->reduces) lk__reduce_gathered(p, elements, source->dtype, in->call.attrs->reduction, mine);
     for (int i = 0; i < run->slots && status >= 0; i++) {

@@ -89,7 +89,8 @@ static lk_status check_states(const lk_plan *plan, const lk_store *store)
         if (same && (pa->place.offset != pb->place.offset || pa->unit != pb->unit || plan->stage != theirs->stage))
             return lk__fail(
                 plan->context, LK_EMISMATCH,
-                "the store was created for a plan whose ranks have other slices: they first differ in \"%s\"", a->name);
+                "the store was created for a plan whose ranks have different slices: they first differ in \"%s\"",
+                a->name);
         bool moments = pa->moments == 0 ||
                        (pa->moments == pb->moments &&
                         memcmp(pa->moment_offset, pb->moment_offset, (size_t)pa->moments * sizeof(size_t)) == 0);
@@ -154,7 +155,7 @@ static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const
     if (lk__store_shares_buffers(store) && plan->writes_buffers && !plan->shares_buffers)
         return lk__fail(plan->context, LK_EMISMATCH,
                         "the ranks share the store's buffers, but each rank would write to them: plan it with "
-                        "sync_batch_norm, as the plan that the store was created for");
+                        "sync_batch_norm, like the plan that the store was created for");
     if (!plan->trains || (plan->shared ? store->comm && store->group == comm : !store->comm)) return LK_OK;
     if (plan->shared)
         return lk__fail(plan->context, LK_EMISMATCH,

@@ -226,7 +226,7 @@ lk_status lk__explain_memory(const lk_plan *p, lk_status status)
     }
     snprintf(before, sizeof before, "%s", lk_context_error(p->context));
     return lk__fail(p->context, status,
-                    "%s. The plan needs %.1f MiB: %s. More micro-batches (--accumulate) or --recompute need less",
+                    "%s. The plan needs %.1f MiB: %s. More micro-batches (--accumulate) or --recompute would need less",
                     before, (double)total / 1048576.0, text);
 }
 

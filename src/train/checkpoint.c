@@ -247,7 +247,7 @@ static lk_status hold_directory(lk__train_saver *s, const char *directory)
     if (place == LK__LOCK_MOVED && lk__checkpoint_list(directory, &step, 1) > 0) {
         lk__lock_release(&other);
         return lk__fail(c, LK_EIO,
-                        "%s %s during the run; the directory of that name holds a checkpoint of another run now (step "
+                        "%s %s during the run; the directory of that name now holds a checkpoint of another run (step "
                         "%lld)",
                         directory, what, (long long)step);
     }

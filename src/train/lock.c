@@ -166,7 +166,8 @@ static lk_status open_file(lk_context *c, const char *directory, bool create, in
     if (fstat(*fd, &info) == 0 && S_ISREG(info.st_mode)) return LK_OK;
     close(*fd);
     *fd = -1;
-    return lk__fail(c, LK_EINVAL, "%s is not a regular file; remove it: it is the name of the directory's lock", path);
+    return lk__fail(c, LK_EINVAL, "%s is not a regular file; remove it: the directory's lock file must have this name",
+                    path);
 }
 
 /* ---- the lock ---- */

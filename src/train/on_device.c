@@ -17,7 +17,8 @@ static size_t left_beside(const lk_plan *plan)
 
 static lk_status refuse(lk_context *c, const char *why)
 {
-    return lk__fail(c, LK_EINVAL, "the data cannot be on the device: %s; use auto or no", why);
+    return lk__fail(c, LK_EINVAL,
+                    "the data cannot be on the device: %s; set data_on_device (--data-on-device) to auto or no", why);
 }
 
 static lk_status require_both(lk_context *c, const lk_plan *plan, lk__trainer_sets *sets)
@@ -34,8 +35,8 @@ static lk_status require_both(lk_context *c, const lk_plan *plan, lk__trainer_se
     if (bytes <= (left = left_beside(plan))) return LK_OK;
     return lk__fail(
         c, LK_EINVAL,
-        "the data does not fit on the device: it has %.1f MiB, and %.1f MiB are free besides the plan; use auto "
-        "or no",
+        "the data does not fit on the device: it takes %.1f MiB, and the plan leaves %.1f MiB free; set data_on_device "
+        "(--data-on-device) to auto or no",
         (double)bytes / 1048576, (double)left / 1048576);
 }
 
@@ -116,7 +117,7 @@ lk_status lk__trainer_open_data(lk_trainer *t)
         status = lk__gather_create(t->plan->device, &loaders[i], bytes, &t->on_device[i]);
         gather[i] = &t->on_device[i].gather;
         if (!bytes)
-            lk__log(t->context, LK_LOG_DEBUG, "%.1f MiB of %s data are on the device",
+            lk__log(t->context, LK_LOG_DEBUG, "%.1f MiB of %s data is on the device",
                     (double)t->on_device[i].bytes / 1048576, i == 0 ? "training" : "test");
     }
     return status < 0 ? status : lk__program_set_sources(t->program, gather[0], gather[1]);

@@ -53,10 +53,10 @@ static void compare_data(lk_trainer *t, const lk_description *d, const char *dir
                 "the training set is not the one that %s was trained on: it has %lld samples, but had %lld", directory,
                 (long long)own, (long long)samples);
     else if (fingerprint && t->fingerprint && fingerprint != t->fingerprint)
-        lk__log(
-            t->context, LK_LOG_WARNING,
-            "the training set is not the one that %s was trained on: it has as many samples, but different contents",
-            directory);
+        lk__log(t->context, LK_LOG_WARNING,
+                "the training set is not the one that %s was trained on: it has the same number of samples, but "
+                "different contents",
+                directory);
 }
 
 /* A checkpoint of other samples than this run's: the message shows both, which that of its first tensor would not. */

@@ -67,7 +67,7 @@ static void a_context_refuses_more_than_is_available(void)
     c = open_context(1, false);
     CHECK(lk_context_check_memory(c, NULL, 60 * MIB) == LK_OK);
     CHECK(lk_context_check_memory(c, NULL, 61 * MIB) == LK_ETOOLARGE &&
-              strstr(lk_context_error(c), "60.0 MiB are available: the limit of a control group (cgroup) is 60.0 MiB"),
+              strstr(lk_context_error(c), "60.0 MiB is available: the limit of a control group (cgroup) is 60.0 MiB"),
           "%s", lk_context_error(c));
     lk_context_free(c);
 
@@ -143,7 +143,7 @@ static void a_limit_holds_for_the_ranks_of_its_group(void)
     demands fits = {{1, 3, 3}, {50, 30, 20}, LK_OK, ""}, group = {{1, 3, 3}, {30, 31, 30}, LK_ETOOLARGE, ""};
     demands host = {{1, 3, 3}, {55, 30, 30}, LK_ETOOLARGE, "the 3 ranks would need 115.0 MiB"};
     group.text =
-        "2 of the 3 ranks, on the host of rank 1, would need 61.0 MiB of memory, but 60.0 MiB are available: the limit";
+        "2 of the 3 ranks, on the host of rank 1, would need 61.0 MiB of memory, but 60.0 MiB is available: the limit";
     run_ranks(3, NULL, check_demands, &fits);
     run_ranks(3, NULL, check_demands, &group);
     run_ranks(3, NULL, check_demands, &host);

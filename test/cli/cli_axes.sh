@@ -111,13 +111,15 @@ says "split over 2 ranks along shard (stage 3)" --mesh shard=2,data=2 --nnodes 2
 
 # ---- the axis with most traffic belongs within hosts ----
 hosts="$llama --batch 64 --overcommit"
-expect 0 "warning: the tensor axis, .*, crosses hosts of 4 ranks: --mesh data=2,tensor=4 keeps it within hosts" \
-    "$LOCKSTEP" plan $hosts --mesh tensor=4,data=2 --nnodes 2
-expect 0 "the tensor axis, .*, crosses hosts of 2 ranks: give it at most as many ranks as a host has" "$LOCKSTEP" plan \
+pattern="warning: the tensor axis, .*, crosses host boundaries, with 4 ranks per host: "
+expect 0 "$pattern--mesh data=2,tensor=4 keeps it within hosts" "$LOCKSTEP" plan \
+    $hosts --mesh tensor=4,data=2 --nnodes 2
+pattern="the tensor axis, .*, crosses host boundaries, with 2 ranks per host: "
+expect 0 "${pattern}give it at most as many ranks as a host has" "$LOCKSTEP" plan \
     $hosts --mesh data=2,tensor=4 --nnodes 4
 for mesh in data=2,tensor=4 data=8; do
     expect 0 "" "$LOCKSTEP" plan $hosts --mesh $mesh --nnodes 2
-    grep -q 'crosses hosts' err.txt && complain "$mesh: $(cat err.txt)"
+    grep -q 'crosses host boundaries' err.txt && complain "$mesh: $(cat err.txt)"
 done
 
 # ---- a plan for 64 ranks, none of which is started ----

@@ -48,7 +48,7 @@ data_bytes() { "$LOCKSTEP" plan "${images[@]}" "$@" --json | grep -o '"data": *[
 [ "$(LK_CUDA_EMULATED_MEMORY=8000000 data_bytes)" -lt 3000 ] || fail "data that does not fit is on the device"
 expect_text 2 'rotations' "${train[@]}" "${images[@]}" --rotate 10 --data-on-device yes
 expect_text 2 'kernels run on the CPU' "${train[@]}" --data-on-device yes --device cpu
-expect_text 2 'besides the plan' env LK_CUDA_EMULATED_MEMORY=200000 "${train[@]}" --data-on-device yes
+expect_text 2 'and the plan leaves' env LK_CUDA_EMULATED_MEMORY=200000 "${train[@]}" --data-on-device yes
 expect_text 2 'created on demand' "$LOCKSTEP" train --model gpt --layers 1 --width 16 --heads 2 --context 8 --batch 2 \
     --steps 2 --data-on-device yes
 expect_text 2 "'maybe'" "${train[@]}" --data-on-device maybe
@@ -68,14 +68,14 @@ expect_text 2 'this machine has 1 GPU' "${train[@]}" --device cuda:3
 # Too little memory: the plan's lines, what is free, and options with which the run then fits.
 large=("$LOCKSTEP" train --model mlp --batch 4096 --threads 1 --steps 1)
 small=(env LK_CUDA_EMULATED_MEMORY=8000000)
-expect_text 1 'of its 7.6 MiB are free. The plan needs 19.5 MiB: parameters 0.0 MiB, gradients 0.0 MiB' "${small[@]}" \
+expect_text 1 'of its 7.6 MiB is free. The plan needs 19.5 MiB: parameters 0.0 MiB, gradients 0.0 MiB' "${small[@]}" \
     "${large[@]}"
 grep -qF 'activations 4.2 MiB, workspace 10.0 MiB' err.txt || fail "the plan's lines are missing: $(cat err.txt)"
 grep -qF -- '--accumulate 4 would fit: the plan then needs' err.txt || fail "no advice: $(cat err.txt)"
 expect_text 0 '1 steps' "${small[@]}" "${large[@]}" --accumulate 4
 expect_text 1 'The plan needs' "${small[@]}" "${large[@]}" --accumulate 2
 expect_text 1 'even --accumulate 4096 needs' env LK_CUDA_EMULATED_MEMORY=1000000 "${large[@]}"
-expect_text 1 '0.1 MiB are free: use a smaller --batch or model' env LK_CUDA_EMULATED_MEMORY=100000 "${train[@]}"
+expect_text 1 '0.1 MiB is free: use a smaller --batch or model' env LK_CUDA_EMULATED_MEMORY=100000 "${train[@]}"
 large=("$LOCKSTEP" train --model gpt --layers 6 --heads 2 --width 64 --context 128 --data synthetic-tokens:128
     --batch 16 --threads 1 --steps 1)
 small=(env LK_CUDA_EMULATED_MEMORY=60000000)

@@ -87,7 +87,7 @@ chmod +x inside
 if mkdir "$group" 2> /dev/null && echo $((1 << 30)) 2> /dev/null > "$group/$file" && ./inside true 2> /dev/null; then
     trap 'rmdir "$group"; rm -rf "$work"' EXIT
     large="--model mlp --hidden 1000000 --data synthetic:1024,count=64 --batch 32 --steps 1 --threads 1 --optimizer sgd"
-    pattern="^lockstep train: this process would need .* [MG]iB are available: "
+    pattern="^lockstep train: this process would need .* [MG]iB is available: "
     pattern+="the limit of a control group \(cgroup\) is 1.0 GiB"
     expect 2 "$pattern" ./inside "$LOCKSTEP" train $large
     expect 0 "" ./inside "$LOCKSTEP" info --json
@@ -119,6 +119,6 @@ print(sum(plan[kind] for kind in ("parameters", "gradients", "optimizer_state"))
     bytes=$(sed -E 's/.*"total": ([0-9]+).*/\1/' plan.json)
     printf '#!/bin/sh\nulimit -v %d && exec "$@"\n' $((bytes / 1024 + 20000)) > limited
     expect 2 "would need .* the limit of a process" ./limited "$LOCKSTEP" train --mesh shard=4 --state replicated $state
-    grep -q 'needs .* but .* are free' err.txt && complain "odd advice: $(cat err.txt)"
+    grep -q 'needs .* but .* is free' err.txt && complain "odd advice: $(cat err.txt)"
 fi
 exit $((wrong > 0))

@@ -28,7 +28,7 @@ hosts() {
     local axis=$3 found warned
     on_hosts "$1" "$2" --mesh "${@:4}" || return
     found=$(python3 "$SOURCE_DIR/test/cli/layouts.py" 1e-9 one run 2>&1) || complain "${*:4}, $2 ranks a host: $found"
-    warned=$(sed -nE 's/.*warning: the ([a-z]+) axis, .* crosses hosts of .*/\1/p' out.txt)
+    warned=$(sed -nE 's/.*warning: the ([a-z]+) axis, .* crosses host boundaries, .*/\1/p' out.txt)
     [ "${warned:--}" = "$axis" ] ||
         complain "${*:4}, $2 ranks a host: warns of '$warned', not of '$axis': $(cat out.txt)"
 }
@@ -51,7 +51,8 @@ hosts 4 2 shard shard=2,data=2
 hosts 4 2 tensor tensor=2,data=2
 # Where a host has fewer ranks than the axis, no order of axes helps.
 hosts 4 1 tensor data=2,tensor=2
-grep -q 'crosses hosts of 1 rank: give it at most as many ranks as a host has' out.txt || complain "$(cat out.txt)"
+grep -q 'boundaries, with 1 rank per host: give it at most as many ranks as a host has' out.txt ||
+    complain "$(cat out.txt)"
 # All three: each of two hosts has a copy of the state, in four parts; then in parts on both hosts.
 hosts 8 4 - data=2,shard=2,tensor=2
 hosts 8 4 tensor tensor=2,data=2,shard=2
@@ -66,6 +67,6 @@ grep -q 'gathered once for 4 ranks of a host' out.txt || complain "shard=4,exper
 hosts 3 2 - shard=3
 # On hosts of 4 and of 2 ranks, groups of 3 are within hosts in neither order.
 hosts 6 4 shard shard=3,expert=2
-grep -q 'crosses hosts of 4 ranks: give it a number of ranks that divides the number of ranks per host' out.txt ||
+grep -q 'with 4 ranks per host: give it a number of ranks that divides the number of ranks per host' out.txt ||
     complain "$(cat out.txt)"
 exit $((wrong > 0))

@@ -142,8 +142,8 @@ expect 0 "" "$lockstep" train $small --save run
 before=$(cat run/model.safetensors run/optimizer.safetensors run/state.json | sha256sum)
 expect 2 "already holds a checkpoint" "$lockstep" train $small --save run
 expect 0 "resumed ./run/ at step 1" "$lockstep" train $small --save run --resume ./run/ # the same directory
-expect 2 "another model" "$lockstep" train $small --model resnet20 --save run --resume auto
-expect 2 "another model|has no" "$lockstep" eval --load run --model mlp --features 3072 --data synthetic:3072
+expect 2 "a different model" "$lockstep" train $small --model resnet20 --save run --resume auto
+expect 2 "a different model|has no" "$lockstep" eval --load run --model mlp --features 3072 --data synthetic:3072
 expect 2 "optimizer" "$lockstep" train $small --save run --resume auto --optimizer sgd
 for ranks in "" "-n 2"; do
     expect 2 \
@@ -151,7 +151,7 @@ for ranks in "" "-n 2"; do
         "$lockstep" train $ranks $small --classes 7 --init run
     [ "$(wc -l < err.txt)" = 1 ] || complain "more than one line: $(cat err.txt)"
 done
-expect 2 "^lockstep predict: --model resnet20: run holds another model, that of --model cnn" "$lockstep" predict \
+expect 2 "^lockstep predict: --model resnet20: run holds a different model \(--model cnn\)" "$lockstep" predict \
     --load run --model resnet20 --data synthetic:3x32x32,count=64
 expect 2 "^lockstep predict: --load: .* belongs to a different model" "$lockstep" predict --load run/model.safetensors \
     --model resnet20 --data synthetic:3x32x32,count=64

@@ -114,7 +114,7 @@ model narrow 'lk_linear(lk_flatten(x), "fc", 3)'
 text='the model returns (N, 3), but the data has 10 classes: expected (N, 10)'
 refused "--model ./narrow.so --data synthetic:3x16x16: $text" ./narrow.so
 model images 'lk_conv2d(x, "conv", 10, 3)'
-refused 'the model returns 4 axes; expected (N, 10): the data has 10 classes' ./images.so
+refused 'the model returns a tensor with 4 axes; expected (N, 10), since the data has 10 classes' ./images.so
 model none '(lk_tensor){0}'
 refused 'the model does not return a tensor' ./none.so
 

@@ -66,8 +66,8 @@ grep -Eq '^     0  [0-4] [0-9.]+ %, [0-4] [0-9.]+ %  (right|wrong)' out.txt || c
 expect 2 "json and --csv are mutually exclusive" "$lockstep" predict --load run --json --csv
 expect 2 "first 75: there are 75 samples" "$lockstep" predict --load run --first 75
 
-expect 2 "model cnn: run holds another model, that of --model mlp" "$lockstep" eval --load run --model cnn
-expect 2 "hidden 32: run holds another model, that of --hidden 24" "$lockstep" predict --load run --hidden 32
+expect 2 "model cnn: run holds a different model \(--model mlp\)" "$lockstep" eval --load run --model cnn
+expect 2 "hidden 32: run holds a different model \(--hidden 24\)" "$lockstep" predict --load run --hidden 32
 pattern="run/step-00000020 was trained on samples of features f32 \(20\) with 5 classes; "
 pattern+="the data set synthetic has features f32 \(30\) with 5 classes"
 expect 2 "$pattern" "$lockstep" eval --load run --data synthetic:30,classes=5
@@ -173,7 +173,8 @@ expect 2 "both/step-00000015 holds no checkpoint: it does not exist" "$lockstep"
     --threads 1
 
 # Resuming on data that have changed: a warning, whatever they are; none for a copy of them elsewhere.
-changed='the training set is not the one that changed was trained on: it has as many samples, but different contents'
+changed='the training set is not the one that changed was trained on: '
+changed+='it has the same number of samples, but different contents'
 # same_data OPTIONS…, other_data TEXT OPTIONS…: a run goes on without a warning, or with it
 same_data() {
     expect 0 "resumed changed at step" "$lockstep" train --save changed --resume auto --threads 1 --steps $((++last)) \
@@ -332,9 +333,9 @@ expect 0 "" "$lockstep" train --save half --resume auto -n 1 --threads 1 --json
     complain "resumed at its end: $(cat out.txt)"
 expect 0 "" "$lockstep" train --save further --resume half -n 1 --epochs 5 --threads 1 --json
 [ "$(field step < out.txt)" = 35 ] || complain "--epochs does not replace the record's --steps: $(cat out.txt)"
-expect 2 "model cnn: half holds another model, that of --model mlp" "$lockstep" train --save half --resume auto \
+expect 2 "model cnn: half holds a different model \(--model mlp\)" "$lockstep" train --save half --resume auto \
     --model cnn
-expect 2 "model cnn: half holds another model, that of --model mlp" "$lockstep" train --save half --resume auto \
+expect 2 "model cnn: half holds a different model \(--model mlp\)" "$lockstep" train --save half --resume auto \
     --model cnn -n 2
 expect 2 "trained on samples of features f32 \(20\) with 5 classes.*features f32 \(21\) with 5 classes" "$lockstep" \
     train --save half --resume auto --data synthetic:21,classes=5 -n 1

@@ -61,7 +61,7 @@ start
 ln -s before other
 mv -T other run
 ended 1
-grep -q 'step [0-9]* could not be saved: run was moved away.*holds a checkpoint of another run now' out ||
+grep -q 'step [0-9]* could not be saved: run was moved away.*now holds a checkpoint of another run' out ||
     fail "no reason"
 [ -e first/state.json ] || fail "the first run's steps are lost"
 

@@ -26,7 +26,7 @@ small="$small --threads 1"
 {
     ok plan $small --mesh pipeline=2 --micro-batches 8
     said 'pipeline of 2 stages, schedule 1f1b, 8 micro-batches'
-    said 'stage 0: blocks 0 to [12] and what precedes them; of a micro-batch [0-9.]+ ms forward'
+    said 'stage 0: blocks 0 to [12] and what precedes them; per micro-batch [0-9.]+ ms forward'
     said 'stage 1: blocks [23] to 3 and what follows them; .*; activations of 1 micro-batch'
     said 'because stages are unequal'
     # On several hosts one more of each stage, which hides messages.
@@ -38,7 +38,7 @@ small="$small --threads 1"
     said 'stage 1: (what follows all blocks|block 3 and what follows it);'
     # What the user's stages cost, and what moving a block would gain.
     ok plan $small --mesh pipeline=2 --micro-batches 8 --stages 0,1-3
-    said 'stage 1 is the slowest: with one block of it in stage 0 \(--stages 0-1,2-3\), a step would take [0-9.]+ ms'
+    said 'stage 1 is the slowest: with one of its blocks in stage 0 \(--stages 0-1,2-3\), a step would take [0-9.]+ ms'
     ok plan $small --mesh pipeline=2 --micro-batches 1
     said '1 micro-batch for 2 stages: some always wait; give --micro-batches 8 or more'
     # A message for each micro-batch, and one for the gradient of the tied weights.

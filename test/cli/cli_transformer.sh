@@ -117,10 +117,10 @@ least=$(total --recompute-blocks 5 | field total)
 total --memory "$least" > plan.json || fail "a budget of $least: $(cat err.txt)"
 [ "$(field recomputed_blocks < plan.json)" = 5 ] && [ "$(field total < plan.json)" = "$least" ] ||
     fail "a budget of $least: $(cat plan.json)"
-refuse 'MiB are required' plan --model gpt --layers 6 --heads 2 --width 64 --context 64 --batch 16 --memory \
+refuse 'MiB is needed' plan --model gpt --layers 6 --heads 2 --width 64 --context 64 --batch 16 --memory \
     $((least - 1))
 refuse '--recompute-blocks 7: gpt has 6 blocks' plan --model gpt --recompute-blocks 7
-refuse 'at least [0-9.]* MiB are required even with recomputed blocks' plan --model gpt --memory 1MiB
+refuse 'even with blocks recomputed, at least [0-9.]* MiB is needed' plan --model gpt --memory 1MiB
 refuse "--memory 'much': expected a number" plan --model gpt --memory much
 refuse 'remove --recompute' plan --model gpt --memory 1GiB --recompute
 refuse '--memory applies only to transformers' plan --model cnn --memory 1GiB

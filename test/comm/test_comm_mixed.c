@@ -517,7 +517,7 @@ static void all_hosts_report_the_faulty_rank(void)
             expect_everywhere(DIES_ACROSS, 8, each, LK_EIO, "died");
             expect_everywhere(DIES_GATHERING, 8, each, LK_EIO, "died");
         }
-        expect_everywhere(STOPS, 8, each, LK_ETIMEOUT, "did not complete within");
+        expect_everywhere(STOPS, 8, each, LK_ETIMEOUT, "did not complete #");
         expect_everywhere(ABORTS, 8, each, LK_ECANCELED, "no more");
         expect_everywhere(LEAVES, 8, each, LK_EIO, "left the group");
     }

@@ -512,8 +512,8 @@ static void stop_between(p2p_test *t)
     REQUIRE(t->device->backend->memory.stream_wait(t->device, t->stream) == LK_OK);
     const char *text = lk_comm_error(t->comm);
     CHECK(lk_comm_status(t->comm) == LK_ETIMEOUT, "%d: %s", (int)lk_comm_status(t->comm), text);
-    CHECK(strstr(text, "rank 1 of 3 (") && strstr(text, " did not complete within ") &&
-              strstr(text, "in #2 all_reduce f32") && strstr(text, "stopped by a signal"),
+    CHECK(strstr(text, "rank 1 of 3 (") && strstr(text, " did not complete #2 all_reduce f32") &&
+              strstr(text, " within ") && strstr(text, "stopped by a signal"),
           "%s", text);
     CHECK(t->comm->cause.kind == LK__CAUSE_STOPPED && t->comm->cause.rank == 1);
     if (t->rank != 1) check_unchanged(t, memory);

@@ -410,7 +410,7 @@ static void hostile_files_are_refused(void)
     REFUSES("an id in model.vocab is 1.5", .vocab = "{\"a\":1.5}");
     REFUSES("an id in model.vocab is 99999999999999999999", .vocab = "{\"a\":99999999999999999999}");
     REFUSES("model.vocab: token \"a\" is listed twice", .vocab = "{\"a\":0,\"a\":1}");
-    REFUSES("model.vocab: token \"b\" has the same id 0 as another token", .vocab = "{\"a\":0,\"b\":0}");
+    REFUSES("model.vocab: token \"b\" has the id 0, which another token already has", .vocab = "{\"a\":0,\"b\":0}");
     REFUSES(
         "model.merges, 0: a merge is \"a x\", which is not supported: the token that it makes is not in model.vocab",
         .merges = "[\"a x\"]");

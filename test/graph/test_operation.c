@@ -479,17 +479,17 @@ static void invalid_operations_and_operands_are_refused(void)
     o = centre, o.types[0] = 1u << LK_F64;
     refused(&o, 1, "centre: input 0 is f32, which is not among the types that it takes");
     o = centre, o.shape = rank_seven;
-    refused(&o, 1, "output 0 7 axes");
+    refused(&o, 1, "gives 7 axes to output 0");
     o = centre, o.shape = half_the_rows;
-    refused(&o, 1, "output 0 (2*, 3), but the axis of samples");
+    refused(&o, 1, "output 0 to (2*, 3), but the axis of samples");
     o = centre, o.shape = no_axis_of_samples;
     refused(&o, 1, "output 0 (3) has no axis of samples");
     o = centre, o.sums = 1;
     refused(&o, 1, "`sums` says that it is a sum");
     o = centre, o.shape = bf16_output;
-    refused(&o, 1, "the type bf16");
+    refused(&o, 1, "the type of output 0 to bf16");
     o = centre, o.shape = refuses;
-    refused(&o, 1, "centre: its shape rule refuses these operands");
+    refused(&o, 1, "centre: its shape rule rejects these operands");
 }
 
 static void a_gradient_needs_a_backward(void)

@@ -256,7 +256,7 @@ static void each_broken_promise_of_forward_is_found(void)
         {uses_the_number_of_threads, NULL, "element 0 of output 0 changes with the number of threads"},
         {uses_the_worker, NULL, "changes with the number of threads"},
         {depends_on_the_order_of_tiles, eight_bytes, "or with the order in which tiles run"},
-        {counts_its_calls, NULL, "differs between two equal runs"},
+        {counts_its_calls, NULL, "differs between two identical runs"},
         {fails, NULL, "its forward failed: no luck"},
         {fails_without_samples, NULL, "its forward returned LK_EINVAL (in a batch of 0 samples)"},
         {centre_run, NULL, "a sample's rows of output 0 change with the other samples of the batch"},
@@ -273,7 +273,7 @@ static void each_broken_promise_of_backward_is_found(void)
 {
     lk_operation o = copies();
     o.backward = wrong_gradient;
-    expect(&o, "for element 0 of the gradient of input 0, but the difference of forward is");
+    expect(&o, "for element 0 of the gradient of input 0, but the finite difference of forward is");
     o.backward = fails;
     expect(&o, "its backward failed: no luck");
     o.backward = centre_run;
@@ -291,7 +291,7 @@ static void wrong_shapes_and_sums_are_found(void)
     o.shape = one_column_more_with_a_larger_batch;
     expect(&o, "output 0 (7*, 5) and, with one sample more, (8*, 6)");
     o.shape = of_another_rank;
-    expect(&o, "the axis of samples 0, which it does not have");
+    expect(&o, "to 0, but that output has no such axis");
     lk_operation mean = moments;
     mean.forward = mean_of_squares;
     expect(&mean, "forward: output 1 is not a sum over samples");
@@ -318,7 +318,7 @@ static void wrong_factors_are_found(void)
     expect_factors(affine, "(rows, columns), (other), (columns) -> (rows, columns)",
                    "its shape rule rejects parts of factor columns");
     expect_factors(affine, "(rows, columns), (columns), (columns) -> (rows, other)",
-                   "for a part of the factor columns its shape rule gives output 0");
+                   "for a part of the factor columns its shape rule sets the shape of output 0");
     expect_factors(centre, "(!n, c) -> (c, n)", "factors: output 0 has 7 along dimension 0, and its factors 5");
     expect_factors(centre, "(!n, c) -> (n, c", "factors: a name is missing");
 }

@@ -96,10 +96,10 @@ expect 137 -n 2 sh -c 'if [ $RANK = 1 ]; then (until [ -s steps ]; do sleep 0.05
 exec "$0" train --model mlp --steps 100000000 --eval-every -1 --threads 1 --log steps' "$LOCKSTEP"
 prints "rank 1 failed first: signal 9"
 operation="(all_reduce f32|all_gather|all_gatherv|barrier)[a-z_]*( .*)?"
-prints "collectives: it was (in|outside any; it had finished) (#[0-9]+ )?$operation at .*src/run/[a-z_]*\\.c:[0-9]+$"
+prints "collectives: it was (in|not in any; it had finished) (#[0-9]+ )?$operation at .*src/run/[a-z_]*\\.c:[0-9]+$"
 # Its number is that of the table that the other rank prints. A rank that dies as it enters an operation has no number
 # for it yet.
-number=$(grep -oE 'collectives: it was (in|outside any; it had finished) #[0-9]+' out.txt | grep -oE '#[0-9]+' || true)
+number=$(grep -oE 'collectives: it was (in|not in any; it had finished) #[0-9]+' out.txt | grep -oE '#[0-9]+' || true)
 [ -z "$number" ] || grep -E "rank 1 .* (it was in|last finished) $number .*<- missing" out.txt > /dev/null ||
     complain "the table has other numbers than the launcher's lines: $(cat out.txt)"
 

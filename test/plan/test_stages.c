@@ -135,7 +135,8 @@ static void ranges_of_blocks_are_stages(void)
     lk__stages_request cut = {.shape = {8, 4, LK_PIPELINE_1F1B}};
     int                first[MOST];
     CHECK(lk__stages_cut(c, model, SEGMENTS, &cut, first) == LK_EUNSUPPORTED);
-    CHECK(strstr(lk_context_error(c), "8 ranks along pipeline, but the model has only 7 parts that can be a stage"));
+    CHECK(
+        strstr(lk_context_error(c), "8 ranks along the pipeline axis, but the model can be cut into at most 7 stages"));
     lk_context_free(c);
 }
 

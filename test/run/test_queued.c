@@ -272,7 +272,8 @@ static int refuse_another_order(int rank, void *user)
     lk_comm *comm = join_group(r.context, j->backend);
     queueing_begin(comm);
     CHECK(create_with(j, comm, &r, rank) == LK_EUNSUPPORTED && !r.program);
-    CHECK(strstr(lk_context_error(r.context), "backend queueing adds in another"), "%s", lk_context_error(r.context));
+    CHECK(strstr(lk_context_error(r.context), "backend queueing adds in a different order"), "%s",
+          lk_context_error(r.context));
     close_rig(&r, comm);
     return check_result();
 }

@@ -340,7 +340,7 @@ static void a_run_stops_where_the_name_of_its_directory_belongs_to_another(void)
     close_holder(&h);
     REQUIRE(save_step(&r, "mine", 7, 2) == LK_OK, "%s", lk_context_error(r.context));
     CHECK(write_step(&w, "mine", 2) == LK_EIO &&
-              strstr(lk_context_error(w.rig.context), "holds a checkpoint of another run now (step 7)"),
+              strstr(lk_context_error(w.rig.context), "now holds a checkpoint of another run (step 7)"),
           "%s", lk_context_error(w.rig.context));
     CHECK(!is_there("mine/step-00000002") && loaded_step(&r, "mine") == 7);
     CHECK(lk_checkpoint_check(r.context, in_root("mine")) == LK_OK, "it kept the lock of the other directory: %s",

@@ -62,7 +62,7 @@ lk_status lk__mpi_load(lk_context *context, const lk__mpi_module **module)
     *module = symbol ? entry() : NULL;
     dlclose(library);
     if (!*module || (*module)->version != LK__MPI_VERSION)
-        return lk__fail(context, LK_EUNSUPPORTED, "backend mpi: %s belongs to another version of Lockstep", path);
+        return lk__fail(context, LK_EUNSUPPORTED, "backend mpi: %s belongs to a different version of Lockstep", path);
     return LK_OK;
 }
 

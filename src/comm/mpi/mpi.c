@@ -448,7 +448,8 @@ static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
     if (mpi->start(&rank, &size, text) != 0) return lk__fail(c->context, LK_EIO, "backend mpi: %s", text);
     if (rank != c->rank || size != c->size)
         return lk__fail(c->context, LK_EMISMATCH,
-                        "backend mpi: this is rank %d of %d (%s), but rank %d of %d for MPI: leave both to MPI",
+                        "backend mpi: this is rank %d of %d (%s), but rank %d of %d according to MPI: let MPI set both "
+                        "the rank and the number of ranks",
                         c->rank, c->size, identity->tried, rank, size);
     int *world = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
     if (!world) return LK_ENOMEM;

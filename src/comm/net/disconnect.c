@@ -68,8 +68,9 @@ void lk__net_disconnect(lk__net_connections *cs, double seconds, bool failed)
         if (now >= end || now - moved >= SILENT_MS / 1e3) {
             if (!failed)
                 lk__log(cs->context, LK_LOG_WARNING,
-                        "rank %d of %d leaves, but rank %d has not acknowledged its last messages for %.1f s", cs->rank,
-                        cs->size, peer, now - moved);
+                        "rank %d of %d is leaving, but rank %d has acknowledged none of its remaining messages for "
+                        "%.1f s",
+                        cs->rank, cs->size, peer, now - moved);
             return;
         }
         (void)lk__connections_poll(cs, pause);

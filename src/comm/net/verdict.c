@@ -115,7 +115,7 @@ lk_status lk__net_late(lk__net *net, const bool *missing, double seconds)
     lk__comm_table  table = table_of(net);
     if (another_reports(net, is_connected, missing, 0.5)) return lk__net_failure(net);
     lk__net_query_states(net, LK__NET_ASK_MS / 1e3);
-    lk__verdict_late(&table, missing, seconds, "did not complete within", &report);
+    lk__verdict_late(&table, missing, seconds, true, &report);
     return lk__net_raise_because(net, LK_ETIMEOUT, report.text, report.cause);
 }
 
@@ -124,7 +124,7 @@ void lk__net_stalled(lk__net *net, const bool *missing, double seconds)
     lk__comm_report report = {.used = 0};
     lk__comm_table  table = table_of(net);
     lk__net_query_states(net, LK__NET_ASK_MS / 1e3);
-    lk__verdict_late(&table, missing, seconds, "has been missing for", &report);
+    lk__verdict_late(&table, missing, seconds, false, &report);
     lk__log(net->comm->context, LK_LOG_WARNING, "%s", report.text);
 }
 

@@ -90,7 +90,7 @@ static lk_status raise_late(lk__p2p *p, int rank)
     lk__comm_report report = {.used = 0};
     lk__comm_table  table = table_of(p);
     missing[rank] = true;
-    lk__verdict_late(&table, missing, (double)p->progress->waited_ns / 1e9, "did not complete within", &report);
+    lk__verdict_late(&table, missing, (double)p->progress->waited_ns / 1e9, true, &report);
     return lk__shm_raise_because(p->comm->state, LK_ETIMEOUT, report.text, report.cause);
 }
 

@@ -128,18 +128,18 @@ static lk_status make_memory(const lk__rendezvous_local *m, size_t bytes, int *f
     struct rlimit limit;
     *fd = -1;
     /* The system would take pages of this size from other processes, or end them, before it refuses one. */
-    if (bytes >= CHECKED && (status = lk_context_check_memory(context, "the memory that the ranks share", bytes)) < 0)
+    if (bytes >= CHECKED && (status = lk_context_check_memory(context, "the ranks' shared memory", bytes)) < 0)
         return status;
     /* The limit applies to this memory as to files, and exceeding it kills the process by SIGXFSZ. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
         return lk__fail(context, LK_ENOMEM,
-                        "out of memory: cannot allocate %.1f MiB that the ranks share: the limit on the size of files, "
-                        "which also applies to shared memory, is %.1f MiB: raise it with ulimit -f",
+                        "out of memory: cannot allocate %.1f MiB of shared memory: the file size limit, which applies "
+                        "to it too, is %.1f MiB; raise it with ulimit -f",
                         (double)bytes / 1048576, (double)limit.rlim_cur / 1048576);
     *fd = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0) return lk__fail(context, LK_EIO, "cannot create shared memory: %s", lk__comm_reason_of(errno).text);
     if (!make_pages(m, *fd, bytes))
-        status = lk__fail(context, LK_ENOMEM, "out of memory: cannot allocate %.1f MiB that the ranks share: %s",
+        status = lk__fail(context, LK_ENOMEM, "out of memory: cannot allocate %.1f MiB of shared memory: %s",
                           (double)bytes / 1048576, strerror(errno));
     else if (fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
         status = lk__fail(context, LK_EIO, "cannot seal shared memory: %s", strerror(errno));
@@ -167,7 +167,7 @@ static lk_status map_memory(const lk__rendezvous_local *m, int fd, size_t bytes,
     if (start != MAP_FAILED && total > bytes && populate)
         (void)mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | populate, fd, 0);
     if (start == MAP_FAILED)
-        return lk__fail(context, LK_ENOMEM, "out of memory: cannot map %.1f MiB that the ranks share: %s",
+        return lk__fail(context, LK_ENOMEM, "out of memory: cannot map %.1f MiB of shared memory: %s",
                         (double)bytes / 1048576, strerror(errno));
     *memory = start;
     return LK_OK;
@@ -186,8 +186,7 @@ bool lk__rendezvous_commit(lk_context *context, void *memory, size_t bytes)
 {
     char *start = memory;
     bool  huge = true;
-    if (bytes >= CHECKED && lk_context_check_memory(context, "the memory that the ranks share", bytes) < 0)
-        return false;
+    if (bytes >= CHECKED && lk_context_check_memory(context, "the ranks' shared memory", bytes) < 0) return false;
     for (size_t at = 0; at < bytes; at += PIECE) {
         size_t piece = bytes - at < PIECE ? bytes - at : PIECE;
         if (huge && piece == PIECE)

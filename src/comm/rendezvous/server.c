@@ -25,10 +25,10 @@ static void on_accepted(lk__rendezvous_acceptor *acceptor, lk__rendezvous_pendin
     lk__rendezvous_pending *earlier = connection->request.size == server->size ? lk__server_peer(server, rank) : NULL;
     if (connection->request.purpose != server->purpose)
         snprintf(refusal.text, sizeof refusal.text,
-                 "rank %d sent a request of another kind, and not all ranks have joined", rank);
+                 "rank %d sent a different kind of request before all ranks had joined", rank);
     else if (connection->request.size != server->size)
-        snprintf(refusal.text, sizeof refusal.text, "rank 0 has a world size of %d, and this rank one of %d",
-                 server->size, connection->request.size);
+        snprintf(refusal.text, sizeof refusal.text, "rank 0 has a world size of %d, but this rank has %d", server->size,
+                 connection->request.size);
     else if (rank == 0)
         snprintf(refusal.text, sizeof refusal.text, "another process (%ld) is already rank 0", (long)getpid());
     else if (earlier && earlier != connection) /* the same slot: it disconnected and connected again */

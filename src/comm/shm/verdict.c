@@ -135,28 +135,28 @@ bool lk__shm_all_elsewhere(const lk__shm *s, int peer, _Atomic uint32_t *word, u
     return any;
 }
 
-static void describe_late(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds,
-                          const char *verb, lk__comm_report *report)
+static void describe_late(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds, bool ended,
+                          lk__comm_report *report)
 {
     lk__comm_table table = table_of(s);
     bool          *missing = lk__alloc(s->comm->context, LK_MEMORY_OTHER, (size_t)s->size);
     if (!missing) return;
     for (int i = 0; i < s->size; i++) missing[i] = i != s->rank && is_missing(i, peer, word, target);
-    lk__verdict_late(&table, missing, seconds, verb, report);
+    lk__verdict_late(&table, missing, seconds, ended, report);
     lk__free(s->comm->context, LK_MEMORY_OTHER, missing, (size_t)s->size);
 }
 
 lk_status lk__shm_late(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds)
 {
     lk__comm_report report = {.used = 0};
-    describe_late(s, peer, word, target, seconds, "did not complete within", &report);
+    describe_late(s, peer, word, target, seconds, true, &report);
     return lk__shm_raise_because(s, LK_ETIMEOUT, report.text, report.cause);
 }
 
 void lk__shm_stalled(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds)
 {
     lk__comm_report report = {.used = 0};
-    describe_late(s, peer, word, target, seconds, "has been missing for", &report);
+    describe_late(s, peer, word, target, seconds, false, &report);
     lk__log(s->comm->context, LK_LOG_WARNING, "%s", report.text);
 }
 

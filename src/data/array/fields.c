@@ -42,8 +42,8 @@ lk_status lk__array_measure(lk_context *context, lk__array *a)
                         lk__array_show(a, label));
     for (int i = 0; i < a->rank; i++) {
         if (a->dims[i] < 1)
-            return lk__fail(context, LK_EFORMAT, "%s has no elements: axis %d is %lld long", lk__array_show(a, label),
-                            i, (long long)a->dims[i]);
+            return lk__fail(context, LK_EFORMAT, "%s has no elements: axis %d has length %lld",
+                            lk__array_show(a, label), i, (long long)a->dims[i]);
         if (__builtin_mul_overflow(size, (uint64_t)a->dims[i], &size) || size > INT64_MAX / 16)
             return lk__fail(context, LK_EFORMAT, "%s is too large to address", lk__array_show(a, label));
     }

@@ -216,7 +216,7 @@ static lk_status open_npy(lk_context *context, const lk__data_request *request, 
 const lk__data_format lk__data_format_npy = {
     .about = {.name = "npy",
               .form = "npy:X.npy,Y.npy",
-              .doc = "two NumPy arrays of equally many rows",
+              .doc = "two NumPy arrays with the same number of rows",
               .options = "holdout unknown-label"},
     .open = open_npy,
 };

@@ -67,7 +67,7 @@ lk_status lk__vocabulary_add(lk__vocabulary *v, int64_t id, const lk__vocabulary
     if (name_length > UINT32_MAX || length > UINT32_MAX)
         return lk__fail(v->context, LK_EFORMAT, "token \"%s\" is too long", show_name(name, name_length, shown));
     if (lk__vocabulary_token(v, id))
-        return lk__fail(v->context, LK_EFORMAT, "token \"%s\" has the same id %lld as another token",
+        return lk__fail(v->context, LK_EFORMAT, "token \"%s\" has the id %lld, which another token already has",
                         show_name(name, name_length, shown), (long long)id);
     if ((v->used + 1) * 2 > v->slots_count && (status = grow_slots(v)) < 0) return status;
     uint64_t       hash = lk__hash64(name, name_length, 0);

@@ -164,8 +164,8 @@ static void read_tuned(lk__cuda_tuning *c)
     if (whole) return;
     c->closed = true;
     lk__cuda_host.log(c->device->base.context, LK_LOG_WARNING,
-                      "%s was written by another version and is ignored: algorithms are tuned at every start; remove "
-                      "it to store them",
+                      "%s was written by a different version and is ignored: until you remove it, nothing is stored "
+                      "and algorithms are tuned at every start",
                       c->path);
 }
 

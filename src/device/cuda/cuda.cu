@@ -100,7 +100,7 @@ static void *cuda_alloc(lk__device *d, lk_memory kind, size_t bytes)
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&available, &total);
         lk__cuda_host.fail(d->context, LK_ENOMEM,
-                           "GPU %d is out of memory: cannot allocate %.1f MiB%s%s; %.1f of its %.1f MiB are free",
+                           "GPU %d is out of memory: cannot allocate %.1f MiB%s%s; %.1f of its %.1f MiB is free",
                            as_cuda(d)->number, (double)bytes / 1048576.0, kind == LK_MEMORY_OTHER ? "" : " for ",
                            kind == LK_MEMORY_OTHER ? "" : lk__cuda_host.memory_name(kind),
                            (double)available / 1048576.0, (double)total / 1048576.0);
@@ -147,7 +147,7 @@ static void cuda_pin(lk__device *d, void *memory, size_t bytes)
     cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
     if (error == cudaSuccess) return;
     (void)cudaGetLastError();
-    lk__cuda_host.log(d->context, LK_LOG_DEBUG, "%.1f MiB that ranks exchange are not pinned: %s",
+    lk__cuda_host.log(d->context, LK_LOG_DEBUG, "%.1f MiB that ranks exchange is not pinned: %s",
                       (double)bytes / 1048576.0, cudaGetErrorString(error));
 }
 
