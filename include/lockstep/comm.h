@@ -144,7 +144,7 @@ LK_API lk_status lk_comm_barrier_at(lk_site site, lk_comm *comm, lk_work **work)
 #define lk_comm_recv(...) lk_comm_recv_at(LK_HERE, __VA_ARGS__)
 #define lk_comm_barrier(...) lk_comm_barrier_at(LK_HERE, __VA_ARGS__)
 
-/* Allocates memory for this many works in flight at once, so that they allocate nothing later. Local. */
+/* Allocates memory for this many operations in flight at once, so that starting them allocates nothing. Local. */
 LK_API lk_status lk_comm_reserve(lk_comm *comm, int works);
 LK_API lk_status lk_work_test(lk_work *work); /* LK_OK: done; LK_END: not yet; or the failure; does not take work */
 /* When it ran, in seconds of the monotonic clock; valid once lk_work_test reports that it is done. */

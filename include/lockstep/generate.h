@@ -90,8 +90,8 @@ typedef struct lk_generate_config {
     double           top_p LK_ZERO; /* choose among the smallest set whose probabilities add up to this; 0 or 1: all */
     uint64_t         seed LK_ZERO;
     bool             ignore_eos LK_ZERO;
-    /* At the end of the context, continue with its latest half, which is recomputed. Otherwise the continuation ends
-     * there. */
+    /* When the context is full, continue with its most recent half, which is recomputed. Otherwise the continuation
+     * ends there. */
     bool slide LK_ZERO;
     /* strings that end a continuation, even if they span tokens or are special tokens; they require a tokenizer */
     const char *const  *stop LK_ZERO;

@@ -281,7 +281,7 @@ typedef struct lk_attention_options {
     int64_t heads LK_ZERO;    /* of queries; 0 for 1 */
     int64_t kv_heads LK_ZERO; /* of keys and values, a divisor of heads (grouped-query attention); 0 for heads */
     bool    causal LK_ZERO;   /* token i attends to tokens up to i */
-    int64_t window LK_ZERO;   /* only to the latest `window` tokens, including itself; 0 for all */
+    int64_t window LK_ZERO;   /* only to the last `window` tokens, including itself; 0 for all */
     double  scale LK_ZERO;    /* of the scores; 0 for 1 / sqrt(width of a head) */
     double  dropout LK_ZERO;  /* probability of dropping an attention weight in training */
     /* i32 (N, T): the first and last key that each query may attend to, such as those of its document */

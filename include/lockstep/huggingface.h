@@ -13,8 +13,8 @@ LK_BEGIN_DECLS
 /* Reads a config.json, or the one in a directory, as versions 4 and 5 of transformers write it. Missing keys get the
  * defaults of transformers; keys that do not change what the model computes are ignored, and a warning in the log names
  * unknown keys. The tokens that end a text include those of a generation_config.json beside it; ids beyond the
- * vocabulary are ignored. LK_EFORMAT: it is not a model of transformer.h (unknown architecture, activation, kind of
- * positions, …); the message names key and value. LK_ENOENT: there is no such file. */
+ * vocabulary are ignored. LK_EFORMAT: transformer.h does not support the model (unknown architecture, activation, type
+ * of positions, …); the message names the key and its value. LK_ENOENT: there is no such file. */
 LK_API lk_status lk_hf_config_read(lk_context *context, const char *path, lk_transformer_config *config);
 
 typedef struct lk_hf_options {

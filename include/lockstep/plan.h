@@ -50,7 +50,7 @@ typedef struct lk_parallel {
     /* Above 0, training is reproducible: the global batch is split into this many leaves, whose results are added in
      * one fixed tree, so that any number of ranks up to this number gives the same bits. A rank has as many sets of
      * gradients as the tree over its leaves is deep. All leaves of a micro-batch run as one batch, in which only the
-     * operations that add over samples run leaf by leaf: this gives the same bits and is faster. If the model adds over
+     * operations that sum over samples run leaf by leaf: this gives the same bits and is faster. If the model sums over
      * samples between its layers, as batch norm does, the leaves run one after the other, and the plan reduces its
      * capacity to that of one leaf. */
     int           leaves LK_ZERO;
@@ -139,8 +139,8 @@ typedef struct lk_plan_config {
     lk_parallel                parallel LK_ZERO;
     bool      sync_batch_norm LK_ZERO; /* statistics of the global batch; an error without batch norm */
     lk_policy policy LK_ZERO;
-    /* the type of a policy: gradients are rounded to it for the all_reduce, which halves the bytes sent; not with
-     * leaves */
+    /* LK_F32: gradients are reduced as they are. A narrower type, such as LK_BF16: they are rounded to it for the
+     * all_reduce, which halves the bytes sent; not supported with leaves */
     lk_dtype gradient_dtype LK_ZERO;
     int      unused LK_ZERO; /* ignored: it was padding, which callers leave undefined */
     /* The ranks, and this rank's place among them; copied. NULL: those of parallel. */
@@ -171,7 +171,7 @@ typedef struct lk_plan_config {
     /* For a graph recorded in f32, on CPUs. */
     lk_matmul_precision matmul_precision LK_ZERO;
     /* If not 0, ranks evaluate parts of the same batches. Each must run LK_EVALUATE as often as the others, with count
-     * 0 if its part is empty. What the model adds over the batch (lk_moe_balance) then covers all parts in LK_EVALUATE
+     * 0 if its part is empty. What the model sums over the batch (lk_moe_balance) then covers all parts in LK_EVALUATE
      * too. Otherwise, and with leaves, it covers what a rank evaluates in one run. */
     int joint_evaluation LK_ZERO;
 } lk_plan_config;

@@ -78,9 +78,9 @@ LK_API void      lk_program_free(lk_program *program);
 LK_API lk_status lk_program_bind(lk_program *program, const char *input, const void *data);
 /* sets the values of the step for the following runs */
 LK_API lk_status lk_program_step(lk_program *program, const lk_step *step);
-/* A step must run LK_FORWARD, LK_BACKWARD, LK_UPDATE, in this order. LK_EINVAL: LK_BACKWARD without a LK_FORWARD before
- * it, or with a LK_EVALUATE in between (all sections share one arena); or LK_UPDATE without gradients. A label or id
- * out of range is LK_EINVAL as well: the error names the input, row, sample (lk_step.sample_ids) and value, the
+/* A step must run LK_FORWARD, LK_BACKWARD, LK_UPDATE, in this order. LK_EINVAL: LK_BACKWARD without an LK_FORWARD
+ * before it, or with an LK_EVALUATE in between (all sections share one arena); or LK_UPDATE without gradients. A label
+ * or id out of range is LK_EINVAL as well: the error names the input, row, sample (lk_step.sample_ids) and value, the
  * gradients of this update are dropped, and LK_UPDATE fails. LK_FORWARD and LK_EVALUATE report it at once; with several
  * ranks, training reports it at LK_SYNC (or at LK_UPDATE, which runs LK_SYNC), on all ranks, so that no rank waits for
  * one that has failed. If the loss is a sum of losses (graph.h), each is divided by its own weight in the whole step,
@@ -140,7 +140,7 @@ LK_API const void *lk_program_gradient(const lk_program *program, const char *pa
  *   - gradients summed: write them, and set the weight to the sum of the ranks' weights. This is correct for any
  *     numbers of samples, including 0;
  *   - gradients of the mean loss of the whole batch: write them, and set the weight to 1.
- * Gradients written without a LK_BACKWARD since the last update count as one run: those not written are 0, and the
+ * Gradients written without an LK_BACKWARD since the last update count as one run: those not written are 0, and the
  * weight is 1. All ranks of a group must write the same values. If they share their state, gradients must be read
  * before LK_UPDATE; the first call after LK_SYNC that changes gradients is a collective, and so is LK_UPDATE.
  *

@@ -33,7 +33,7 @@ typedef struct lk_transformer_config {
     int64_t classes LK_ZERO;                          /* encoder */
     bool    untied LK_ZERO;                           /* llama: the head has its own weights, lm_head.weight */
     bool    attention_bias LK_ZERO, mlp_bias LK_ZERO; /* llama */
-    /* llama: each token attends only to the latest `window` tokens; 0: all */
+    /* llama: each token attends only to the last `window` tokens; 0: all */
     int64_t         window LK_ZERO;
     lk_activation   activation LK_ZERO;   /* gpt, encoder; llama always uses SwiGLU, with silu */
     double          norm_epsilon LK_ZERO; /* 0 for 1e-5 (llama: 1e-6, encoder: 1e-12) */

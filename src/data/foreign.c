@@ -26,8 +26,8 @@ static kind recognise_kind(const unsigned char *first, size_t bytes)
 
 lk_status lk__safetensors_foreign(lk_context *context, const char *path, const unsigned char *first, size_t bytes)
 {
-    static const char *const what[] = {"", "a PyTorch file (a zip with a pickle)", "a PyTorch file of the old format",
-                                       "a zip archive", "a Python pickle"};
+    static const char *const what[] = {"", "a PyTorch file (a zip with a pickle)",
+                                       "a PyTorch file in the legacy format", "a zip archive", "a Python pickle"};
     kind                     k = recognise_kind(first, bytes);
     const char              *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
     int stem = dot && (!slash || dot > slash + 1) && dot > path ? (int)(dot - path) : (int)strlen(path);

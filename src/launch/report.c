@@ -119,10 +119,10 @@ static void print_memory(lk__launch_job *job, const lk__launch_child *child, boo
             lk__job_print(job, "  out-of-memory kill: this cgroup's memory limit was reached (oom_kill %ld -> %ld)",
                           job->oom_cgroup, in_cgroup);
         else if (job->oom_host >= 0 && on_host > job->oom_host)
-            lk__job_print(
-                job,
-                "  out-of-memory kill: the kernel killed a process of this host in that time (oom_kill %ld -> %ld)",
-                job->oom_host, on_host);
+            lk__job_print(job,
+                          "  out-of-memory kill: the kernel has killed a process on this host since the ranks started "
+                          "(oom_kill %ld -> %ld)",
+                          job->oom_host, on_host);
         else if (job->oom_cgroup >= 0 || job->oom_host >= 0)
             lk__job_print(job, "  no out-of-memory kill was counted: a process sent the signal");
     }

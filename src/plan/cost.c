@@ -91,7 +91,7 @@ static void print_leaves(const lk_plan *p, const lk__plan_cost_output *o)
     lk__cost_print(o, "  %d of %d leaves, %s", leaves, parallel->leaves, batches);
     if (p->couples >= 0) {
         const lk__graph_node *n = &p->train.graph->nodes[p->couples];
-        lk__cost_print(o, ": %s at %s:%d adds over samples within the model", lk__node_name(p->train.graph, n),
+        lk__cost_print(o, ": %s at %s:%d sums over samples within the model", lk__node_name(p->train.graph, n),
                        n->site.file ? n->site.file : "?", n->site.line);
     }
     lk__cost_print(o, "\n");

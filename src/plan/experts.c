@@ -69,7 +69,8 @@ static int find_routes(experts *x, int offsets, int rows_value)
 
 static bool refuse(experts *x, const lk__graph_node *n, const char *why)
 {
-    lk__graph_fail(x->g, n->site, "%s %s, and its weights are split over the expert axis", lk__node_name(x->g, n), why);
+    lk__graph_fail(x->g, n->site, "%s %s, which is not supported when its weights are split over the expert axis",
+                   lk__node_name(x->g, n), why);
     return false;
 }
 
@@ -185,7 +186,7 @@ static bool check_leaves(experts *x)
         if (v < 0 || x->forms[v].held != OF_EXPERTS) continue;
         const lk__graph_node *n = &x->g->nodes[x->g->values[v].node];
         if (n->inputs > 0 && !lk__op_find(n->op)->grouped.gradients)
-            return refuse(x, n, "adds the gradients of several uses of a parameter, which leaves do not support");
+            return refuse(x, n, "adds the gradients of several uses of a parameter with leaves");
     }
     return true;
 }

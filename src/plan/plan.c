@@ -72,12 +72,12 @@ static lk_status check_leaves(const lk_plan *p)
     if (p->expert_axes)
         return lk__fail(
             p->context, LK_EUNSUPPORTED,
-            "leaves cannot be combined with ranks that have different experts: the model adds over all leaves between "
-            "its layers (a loss over the routes of the whole batch), which needs all of them at once: use "
-            "--reproducible layout, where that loss is computed for each leaf, or omit that loss");
+            "leaves are not supported if ranks have different experts and the model sums over all leaves between its "
+            "layers (a loss over the routes of the whole batch), because that sum needs all leaves at once: use "
+            "--reproducible layout, which computes that loss for each leaf, or omit the loss");
     if (p->parallel.micro_batches == 1) return LK_OK;
     return lk__fail(p->context, LK_EUNSUPPORTED,
-                    "%d micro-batches cannot be combined with leaves: the model adds over all leaves between its "
+                    "%d micro-batches cannot be combined with leaves: the model sums over all leaves between its "
                     "layers (synchronised batch norm, or a loss over the routes of the whole batch), so the leaves "
                     "cannot run one micro-batch after the other: use 1",
                     p->parallel.micro_batches);
@@ -90,7 +90,7 @@ static lk_status check_stages(const lk_plan *p, const lk_graph *g)
         const lk__graph_node *n = &g->nodes[i];
         if (n->dead || lk__op_find(n->op)->runs != LK__RUNS_COLLECTIVE || n->attrs.mesh) continue;
         return lk__fail(p->context, LK_EUNSUPPORTED,
-                        "%s:%d: the model adds over all %d leaves between its layers (synchronised batch norm, or a "
+                        "%s:%d: the model sums over all %d leaves between its layers (synchronised batch norm, or a "
                         "loss over the routes of the whole batch), which the stages of a pipeline compute one after "
                         "the other: train without --reproducible, or without the pipeline axis",
                         n->site.file ? n->site.file : "?", n->site.line, p->parallel.leaves);

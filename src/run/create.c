@@ -1,6 +1,6 @@
 /* create.c - creating and freeing programs: every operand is resolved to a pointer once, so that a run is a loop over
- * calls. This and the other files of creation decide everything that the executor does not check again: whether state
- * is shared, whether there are leaves, which device is used. */
+ * calls. This and the other files that create programs decide everything that the executor does not check again:
+ * whether state is shared, whether there are leaves, which device is used. */
 #include "base/environment.h"
 #include "run/shared.h"
 

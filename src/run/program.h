@@ -95,7 +95,7 @@ typedef struct lk__run_memory {
 
 /* How far a step is: which sections may run, and with which conditions (section.c). */
 typedef struct lk__run_progress {
-    bool    overwritten; /* a LK_EVALUATE has run since LK_FORWARD */
+    bool    overwritten; /* an LK_EVALUATE has run since LK_FORWARD */
     int64_t evaluated;   /* samples of the LK_EVALUATE that ran last; -1: another section has run since */
     int     pending;     /* backward runs since the last update; written gradients count as one */
     bool    earlier;     /* the same, before the current step, or run by hand: its first one adds to them */

@@ -49,14 +49,15 @@ static void describe_callback(const lk_trainer_config *config, char text[LINE])
 static void describe_batch(const lk_trainer_config *config, char text[LINE])
 {
     const char *products = lk_matmul_precision_name(config->matmul_precision);
-    snprintf(text, LINE,
-             "batch %lld, seed %llu, dtype %s, policy %s, gradients in %s, matmul precision %s, accumulate %d, "
-             "leaves %d, every layout %d, synchronised batch norm %d, bucket bytes %zu, keep cores %d, whole batches "
-             "%d",
-             (long long)config->batch, (unsigned long long)config->seed, lk_dtype_name(config->dtype),
-             lk_policy_name(config->policy), lk_dtype_name(config->gradient_dtype), products ? products : "?",
-             config->accumulate > 1 ? config->accumulate : 1, config->leaves, config->reproducible_layout != 0,
-             config->sync_batch_norm, config->bucket_bytes, config->keep_cores != 0, config->whole_batches != 0);
+    snprintf(
+        text, LINE,
+        "batch %lld, seed %llu, dtype %s, policy %s, gradients in %s, matmul precision %s, accumulate %d, "
+        "leaves %d, reproducible layout %d, synchronised batch norm %d, bucket bytes %zu, keep cores %d, whole batches "
+        "%d",
+        (long long)config->batch, (unsigned long long)config->seed, lk_dtype_name(config->dtype),
+        lk_policy_name(config->policy), lk_dtype_name(config->gradient_dtype), products ? products : "?",
+        config->accumulate > 1 ? config->accumulate : 1, config->leaves, config->reproducible_layout != 0,
+        config->sync_batch_norm, config->bucket_bytes, config->keep_cores != 0, config->whole_batches != 0);
 }
 
 /* Before all others: what ranks of another mesh have differs in much else, too. */

@@ -321,9 +321,10 @@ static int64_t count_labels(reader *r)
         int64_t names = value.kind == LK__JSON_OBJECT ? (int64_t)lk__json_count(&value) : 0;
         if (names == 0) lk__hf_refuse(r, "id2label", &value, "expected an object with a name for each class");
         if (read_size(r, "num_labels", names) != names && lk__hf_get(r, &r->root, "num_labels", &value))
-            lk__hf_refuse(r, "num_labels", &value,
-                          "\"id2label\" has %lld names; versions of transformers read such a file differently",
-                          (long long)names);
+            lk__hf_refuse(
+                r, "num_labels", &value,
+                "\"id2label\" has %lld names; different versions of transformers read such a file differently",
+                (long long)names);
         return names;
     }
     int64_t count = read_size(r, "num_labels", 2);

@@ -33,9 +33,10 @@ static int64_t read_original(reader *r, const lk__json *rope, int64_t context)
     if (!lk__hf_get(r, &r->root, key, &value)) return inner;
     int64_t outer = lk__hf_integer(r, &r->root, key, inner);
     if (outer != inner)
-        lk__hf_refuse(r, key, &value,
-                      "it is %lld next to the rope type; versions of transformers read such a file differently",
-                      (long long)inner);
+        lk__hf_refuse(
+            r, key, &value,
+            "it is %lld next to the rope type; different versions of transformers read such a file differently",
+            (long long)inner);
     return outer;
 }
 
@@ -75,7 +76,8 @@ void lk__hf_read_rope(reader *r, lk_transformer_config *c)
     double inner = lk__hf_positive(r, &rope, "rope_theta", c->rope_theta);
     if (inner != c->rope_theta && lk__hf_get(r, &r->root, "rope_theta", &value))
         lk__hf_refuse(r, "rope_theta", &value,
-                      "it is %g in \"%s\"; versions of transformers read such a file differently", inner, place);
+                      "it is %g in \"%s\"; different versions of transformers read such a file differently", inner,
+                      place);
     c->rope_theta = inner;
     lk__hf_require_one(r, &rope, "partial_rotary_factor");
     read_scaling(r, &rope, place, c);

@@ -50,7 +50,7 @@ expect_text 2 "has 2 ranks along expert, but the model has no experts: use the d
     --model gpt $data --steps 1 --mesh expert=2
 expect_text 2 "has 3 ranks along expert, which do not divide the 4 experts" "$lockstep" train $small --steps 1 \
     --mesh expert=3
-expect_text 2 "use --reproducible layout, where that loss is computed for each leaf" "$lockstep" train $small \
+expect_text 2 "use --reproducible layout, which computes that loss for each leaf" "$lockstep" train $small \
     --steps 1 --mesh expert=2 --reproducible --router-loss 0.1 --batch 8
 expect_text 2 "the ranks have different experts, on several hosts, so they cannot share their state" "$lockstep" plan \
     $small --mesh data=2,expert=2 --nnodes 2 --state shared

@@ -680,7 +680,7 @@ static void expect_shared_memory(p2p_test *t)
     CHECK(!lk__comm_abilities_for(t->comm, t->device).queues);
     lk_collective_time time;
     CHECK(time_call(t, "all_reduce", &time, 1, 1) == LK_EUNSUPPORTED);
-    const char *line = strstr(t->log, "the GPUs exchange through the host's memory, not directly: ");
+    const char *line = strstr(t->log, "the GPUs exchange data through the host's memory, not directly: ");
     CHECK((line != NULL) == (t->rank == 0 && expected_reason), "rank %d: %s", t->rank, t->log);
     CHECK(!line || strstr(line, expected_reason), "%s", t->log);
     CHECK(lk_comm_all_reduce(t->comm, &sum, &sum, 1, LK_I32, LK_SUM, NULL) == LK_OK && sum == t->size);

@@ -189,9 +189,9 @@ static void refuse(const setting *s, bool twice, const char *sentence)
 static void what_leaves_cannot_add_is_refused(void)
 {
     refuse(&(setting){.mesh = "expert=2", .leaves = 4, .balance = true}, false,
-           "use --reproducible layout, where that loss is computed for each leaf");
+           "use --reproducible layout, which computes that loss for each leaf");
     refuse(&(setting){.mesh = "expert=2", .leaves = 4}, true,
-           "several uses of a parameter, which leaves do not support");
+           "several uses of a parameter with leaves, which is not supported");
 }
 
 static void other_devices_refuse_leaves(void)

@@ -227,7 +227,7 @@ static void micro_batches_that_cannot_be_are_refused(void)
     config.parallel.micro_batches = 2;
     config.sync_batch_norm = true;
     CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EUNSUPPORTED);
-    CHECK(strstr(lk_context_error(r.context), "adds over all leaves between its layers"), "%s",
+    CHECK(strstr(lk_context_error(r.context), "sums over all leaves between its layers"), "%s",
           lk_context_error(r.context));
     lk_graph_free(r.graph);
     lk_context_free(r.context);

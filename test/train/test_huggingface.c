@@ -194,7 +194,7 @@ static void other_models_are_refused_by_key_and_value(void)
         {LLAMA "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
          "\"full_attention\" is {\"rope_type\": \"default\"}: rotary positions that differ between layers"},
         {LLAMA "\"rope_theta\": 70.0, \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 50}}",
-         "\"rope_theta\" is 70.0: it is 50 in \"rope_parameters\"; versions of transformers read such a file "
+         "\"rope_theta\" is 70.0: it is 50 in \"rope_parameters\"; different versions of transformers read such a file "
          "differently"},
         {GPT "\"scale_attn_weights\": null}", "\"scale_attn_weights\" is null: expected a value"},
         {GPT "\"tie_word_embeddings\": null}", "\"tie_word_embeddings\" is null: expected a value"},

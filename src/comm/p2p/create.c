@@ -31,7 +31,8 @@ static bool may_begin(const lk_comm *c, char why[LK__P2P_WHY])
     const lk__shm *s = c->state;
     *why = 0;
     if (c->size > LK__PEERS_MOST) {
-        snprintf(why, LK__P2P_WHY, "at most %d ranks can exchange directly, but there are %d", LK__PEERS_MOST, c->size);
+        snprintf(why, LK__P2P_WHY, "at most %d ranks can exchange data directly, but there are %d", LK__PEERS_MOST,
+                 c->size);
         return false;
     }
     for (int i = 0; i < c->size; i++) {
@@ -139,7 +140,7 @@ static void fall_back(lk_comm *c, const char *why, bool quiet)
 {
     c->backend = &lk__backend_shm;
     if (*why && c->rank == 0 && !quiet)
-        lk__log(c->context, LK_LOG_INFO, "the GPUs exchange through the host's memory, not directly: %s", why);
+        lk__log(c->context, LK_LOG_INFO, "the GPUs exchange data through the host's memory, not directly: %s", why);
 }
 
 lk_status lk__p2p_begin(lk_comm *c, bool quiet)

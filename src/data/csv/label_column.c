@@ -143,10 +143,11 @@ void lk__csv_log_labels(const lk__csv_table *t)
     snprintf(column, sizeof column, "column %d%s%s%s", t->label + 1, name ? " ('" : "",
              name ? lk__shown(name, shown) : "", name ? "')" : "");
     if (t->kind == LK__CSV_TARGET)
-        lk__log(t->context, LK_LOG_INFO,
-                "%s: the label, %s, has %zu different whole numbers, not 0, 1, 2, … or 1, 2, 3, … with %d rows each: "
-                "treated as %s",
-                t->source->label, column, t->numbers.count, LK__CLASS_ROWS, numbers);
+        lk__log(
+            t->context, LK_LOG_INFO,
+            "%s: the label, %s, has %zu different whole numbers; they are not 0, 1, 2, … or 1, 2, 3, … with at least "
+            "%d rows each, so they are treated as %s",
+            t->source->label, column, t->numbers.count, LK__CLASS_ROWS, numbers);
     else
         lk__log(t->context, LK_LOG_INFO,
                 "%s: the label, %s, has %zu different whole numbers, %lld to %lld: treated as %s", t->source->label,

@@ -184,7 +184,7 @@ static lk_status refuse_format(const header *h)
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         size_t length = strlen(known[i].magic);
         if (h->size >= known[i].at + length && memcmp(h->bytes + known[i].at, known[i].magic, length) == 0)
-            return REFUSE(h, LK_EUNSUPPORTED, "is a %s file: PNG and JPEG are supported", known[i].name);
+            return REFUSE(h, LK_EUNSUPPORTED, "is a %s file: only PNG and JPEG are supported", known[i].name);
     }
     return REFUSE(h, LK_EFORMAT, "is neither a PNG nor a JPEG file");
 }

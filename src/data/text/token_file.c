@@ -54,10 +54,9 @@ static const char *find_foreign(const unsigned char *bytes, size_t size)
 {
     if (size >= 6 && memcmp(bytes, "\x93NUMPY", 6) == 0)
         return "is a NumPy file: write only the tokens, x.astype(np.uint16).tofile(FILE)";
-    if (size >= 4 && get_word(bytes, MAGIC) == 20240522)
-        return "contains multiple-choice examples of llm.c, not tokens";
-    if (size >= 4 && get_word(bytes, MAGIC) == 20240326) return "contains a model of llm.c, not tokens";
-    if (size >= 4 && get_word(bytes, MAGIC) == 20240328) return "contains a tokenizer of llm.c, not tokens";
+    if (size >= 4 && get_word(bytes, MAGIC) == 20240522) return "contains llm.c multiple-choice examples, not tokens";
+    if (size >= 4 && get_word(bytes, MAGIC) == 20240326) return "contains an llm.c model, not tokens";
+    if (size >= 4 && get_word(bytes, MAGIC) == 20240328) return "contains an llm.c tokenizer, not tokens";
     return NULL;
 }
 

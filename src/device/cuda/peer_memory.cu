@@ -121,7 +121,7 @@ static const char *find_turns(const lk__device *device)
 {
     if (lk__cuda_host.mps(device->context)) return NULL;
     return "without MPS, so their kernels take turns: `nvidia-cuda-mps-control -d` starts its daemon, with which they "
-           "run at the same time and exchange directly";
+           "run at the same time and exchange data directly";
 }
 
 /* An error that poisons the context is what every call returns from then on. */
