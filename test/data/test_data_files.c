@@ -256,7 +256,7 @@ static void invalid_idx_files_are_reported_with_position(void)
     BAD_IDX("declares more bytes");
     memset(images + 4, 0, 12);
     write_file(i_path, images, image_size);
-    BAD_IDX("axis 0", "0 long");
+    BAD_IDX("axis 0", "has length 0");
     free(images);
     images = idx_bytes(3, shape, &image_size);
 

@@ -81,9 +81,10 @@ static void close_elements(const char *what, const double *got, const double *wa
 
 /* ---- the oracle: two passes in double over the whole batch ---- */
 
-static void oracle(const share_case *k, whole *a)
+static void statistics(whole *a)
 {
     double n = (double)a->rows;
+    for (int64_t c = 0; c < a->c; c++) a->mean[c] = a->var[c] = 0;
     for (int64_t i = 0; i < a->rows * a->c; i++) a->mean[i % a->c] += a->x[i] / n;
     for (int64_t i = 0; i < a->rows * a->c; i++) {
         double d = a->x[i] - a->mean[i % a->c];
@@ -94,6 +95,22 @@ static void oracle(const share_case *k, whole *a)
         a->rstd[c] = a->rows ? 1 / sqrt(a->var[c] + epsilon) : 0;
         a->steepest = fmax(a->steepest, a->rstd[c]);
     }
+}
+
+/* Where two rows nearly agree in a channel, dx is what is left of terms that cancel, with an error that grows with the
+ * square of 1 / sqrt(variance): such rows are drawn again. */
+static void draw_rows(const share_case *k, whole *a)
+{
+    do {
+        free(a->x);
+        a->x = drawn(a->rows * a->c, k->offset - 2, k->offset + 2);
+        statistics(a);
+    } while (a->rows > 1 && a->steepest > 8);
+}
+
+static void oracle(const share_case *k, whole *a)
+{
+    double  n = (double)a->rows;
     double *g = zeros(a->rows * a->c);
     for (int64_t i = 0; i < a->rows * a->c; i++) {
         int64_t c = i % a->c;
@@ -320,7 +337,7 @@ static void one_case(const share_case *k)
                              &a.got_db,    &a.stats,    &a.centre,   &a.sums};
     for (size_t i = 0; i < COUNT(by_row); i++) *by_row[i] = zeros(all);
     for (size_t i = 0; i < COUNT(by_channel); i++) *by_channel[i] = zeros(3 * a.c);
-    a.x = drawn(all, k->offset - 2, k->offset + 2);
+    draw_rows(k, &a);
     a.dy = drawn(all, -2, 2);
     a.w = drawn(a.c, -2, 2);
     a.b = drawn(a.c, -2, 2);
