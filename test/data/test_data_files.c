@@ -528,7 +528,7 @@ static void synthetic_data_can_be_learned(void)
         CHECK_FAILS(context, lk_dataset_open(context, bad[i], LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL, bad[i]);
     }
     lk_dataset *d;
-    CHECK_FAILS(context, lk_dataset_open(context, "synthetic:0", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL, "0 long");
+    CHECK_FAILS(context, lk_dataset_open(context, "synthetic:0", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL, "of length 0");
     CHECK_FAILS(context, lk_dataset_open(context, "synthetic:count=0", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL,
                 "0 samples");
     CHECK_FAILS(context, lk_dataset_open(context, "synthetic:classes=0", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL,
