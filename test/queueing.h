@@ -24,10 +24,13 @@ typedef struct queueing_memory {
     struct queueing_memory *next;
 } queueing_memory;
 
+enum { QUEUEING_STREAMS = 4 };
+
 typedef struct queueing_group {
     lk_comm               *outer, *inner;
     queueing_call         *calls; /* all that were queued: a graph may run them again */
     queueing_memory       *memory;
+    lk__device_stream     *streams[QUEUEING_STREAMS]; /* of its calls */
     struct queueing_group *next;
 } queueing_group;
 
@@ -82,6 +85,28 @@ static void queueing_run(void *argument)
     lk__backend_shm.raise(q->group->outer, status, lk_comm_error(inner), inner->cause);
 }
 
+static void queueing_note_stream(queueing_group *g, lk__device_stream *stream)
+{
+    for (int i = 0; i < QUEUEING_STREAMS; i++) {
+        if (!g->streams[i]) g->streams[i] = stream;
+        if (g->streams[i] == stream) return;
+    }
+    REQUIRE(false, "a group has too many streams");
+}
+
+/* The most streams with calls of one group, beside a program's own, on which nothing else of the group is in flight.
+ * Streams have no common order, which calls of a group must have. */
+static inline int queueing_side_streams(const lk__device_stream *own)
+{
+    int most = 0;
+    for (const queueing_group *g = queueing.groups; g; g = g->next) {
+        int count = 0;
+        for (int i = 0; i < QUEUEING_STREAMS; i++) count += g->streams[i] && g->streams[i] != own;
+        if (count > most) most = count;
+    }
+    return most;
+}
+
 static lk_status queueing_enqueue(lk_comm *c, const lk__comm_call *call, const lk__comm_stream *on)
 {
     queueing_group *g = queueing_find(c);
@@ -89,6 +114,7 @@ static lk_status queueing_enqueue(lk_comm *c, const lk__comm_call *call, const l
     REQUIRE(q != NULL);
     *q = (queueing_call){.group = g, .call = *call, .halted = on->halted, .next = g->calls};
     g->calls = q;
+    queueing_note_stream(g, on->stream);
     queueing.queued++;
     return queueing.queue(on->stream, queueing_run, q);
 }

@@ -39,9 +39,9 @@ typedef struct lk__comm_stream {
 } lk__comm_stream;
 
 /* Queues a call. Either none of its buffers is in symmetric memory of the group, or those of all ranks are, each at the
- * same place in its part (of an all_gather in place, the receive buffer is). What it reads and writes must stay until
- * it has run. An error is the caller's, and nothing was queued. A call that fails when it runs fails the group:
- * lk_comm_status says so once the stream was waited for. */
+ * same place in its part (of an all_gather in place, the receive buffer is; of a reduce_scatter, the send buffer). What
+ * it reads and writes must stay until it has run. An error is the caller's, and nothing was queued. A call that fails
+ * when it runs fails the group: lk_comm_status says so once the stream was waited for. */
 lk_status lk__comm_enqueue(lk_comm *comm, const lk__comm_call *call, const lk__comm_stream *on);
 
 /* Several groups have queued calls in one program, with one `halted` word, so the failure of one ends the calls of all.

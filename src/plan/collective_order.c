@@ -21,8 +21,8 @@ static bool is_repeated(const lk__plan_order_list *order, size_t first, const lk
 
 static bool is_queued(const lk__plan_checked *x, const lk__plan_instruction *in)
 {
-    return x->group.queued &&
-           (in->action == LK__DO_START || in->action == LK__DO_START_BUCKET || in->action == LK__DO_SUM_NUMBERS);
+    return x->group.queued && (in->action == LK__DO_START || in->action == LK__DO_START_BUCKET ||
+                               in->action == LK__DO_START_SHARD || in->action == LK__DO_SUM_NUMBERS);
 }
 
 static lk__plan_collective describe(const lk__plan_checked *x, const lk__plan_instruction *in)

@@ -207,12 +207,14 @@ static lk_status put_step(const lk_plan *p, bool held, lk__plan_schedule *s)
 
 static void put_queued(const lk_plan *p, lk__plan_schedule *s)
 {
-    int parts = count_parts(p);
+    int  parts = count_parts(p);
+    bool apart = p->queued && p->stage && parts > 1; /* slices are those of the first set, whatever the last run made */
     for (int i = 0; i < parts; i++) {
         unsigned end = i + 1 == parts ? LK__IF_LAST : LK__IF_MORE;
         s->runs[s->count] = part_run(p, LK_FORWARD, i, LK__IF_QUEUED | end);
-        s->runs[s->count++].through = i + 1 == parts && p->queued ? LK_SYNC : LK_BACKWARD;
+        s->runs[s->count++].through = i + 1 == parts && p->queued && !apart ? LK_SYNC : LK_BACKWARD;
     }
+    if (apart) s->runs[s->count++] = step_run(p, LK_SYNC, LK__IF_QUEUED | LK__IF_LAST);
     s->runs[s->count++] = step_run(p, LK_UPDATE, LK__IF_QUEUED | LK__IF_LAST | (parts > 1 ? LK__IF_ADDS : 0));
 }
 
@@ -229,7 +231,7 @@ static size_t count_runs(const lk_plan *p, lk__schedule_kind kind)
     switch (kind) {
     case LK__SCHEDULE_STEP: /* fall through */
     case LK__SCHEDULE_HELD: return p->trains ? most_runs(p) + 2 : 0;
-    case LK__SCHEDULE_QUEUED: return lk__plan_queues(p) ? (size_t)count_parts(p) + 1 : 0;
+    case LK__SCHEDULE_QUEUED: return lk__plan_queues(p) ? (size_t)count_parts(p) + 2 : 0;
     case LK__SCHEDULE_WEIGHTS: return p->weights.order_count > 0; /* some are computed */
     default: return 1;
     }

@@ -27,8 +27,8 @@ size_t lk__plan_stage_inputs(const lk_plan *p, size_t *offsets)
 /* Collectives whose operands and counts are all known before a step, of kernels alone. */
 static bool may_queue(const lk_plan *p)
 {
-    return p->device->backend->recording.record_begin && lk__plan_ranks(p) > 1 && !p->shared && !p->stage &&
-           !p->parallel.leaves && !p->pipeline && !p->expert_axes;
+    return p->device->backend->recording.record_begin && lk__plan_ranks(p) > 1 && !p->shared && !p->parallel.leaves &&
+           !p->pipeline && !p->expert_axes;
 }
 
 lk_status lk__plan_use_group(lk_plan *p, const lk_comm *comm)

@@ -90,6 +90,11 @@ lk_status lk__collective_enqueue(lk_program *program, lk_comm *group, const lk__
 lk_status lk__collective_queue_check(lk_program *program);
 lk_status lk__collective_queue_wait(lk_program *program);
 lk_status lk__collective_queue_explain(lk_program *program, lk_status status);
+/* After a failure that may have come amid an update, whose status it is: where the state may be partly updated then,
+ * reading it fails from now on. */
+lk_status lk__collective_queue_spoil(lk_program *program, lk_status status);
+/* At the end of an update that the host waits for: what it has queued has run. */
+lk_status lk__collective_queue_end_update(lk_program *program);
 
 /* transfer.c: bytes of the host's copy of what a send or receive moves, at the capacity; 0: it is neither. */
 size_t lk__transfer_bytes(const lk__run_instruction *instruction);

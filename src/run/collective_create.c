@@ -2,6 +2,7 @@
  * collectives overlap with kernels. */
 #include "run/collective.h"
 
+#include "comm/abort.h"
 #include "comm/comm.h"
 #include "plan/expert_leaves.h"
 
@@ -178,6 +179,8 @@ static lk_status open_bulk(lk_program *p, lk__run_collectives *x)
     if (x->overlaps && (p->plan->syncs || p->plan->expert_axes) && from) {
         status = lk_comm_split(from, 0, lk_comm_rank(from), &x->bulk);
         x->split = status >= 0;
+        if (x->split && p->group.queued && p->memory.gradients)
+            status = lk__comm_adopt(x->bulk, p->batch, p->memory.gradients);
     }
     /* All buckets at once, and one call that queues behind them. */
     if (status >= 0 && x->overlaps && from) status = lk_comm_reserve(x->bulk, (int)p->plan->buckets_count + 1);

@@ -1,8 +1,9 @@
 /* collective_queue.c - collectives that are queued on streams of the device, for groups whose transport supports that
  * (comm/queue.h). A start makes a stream of collectives wait for the kernels before it and queues the call there; the
  * wait makes the kernels after it wait for the call. The host waits for nothing, so a recording of the program's stream
- * includes both. Buckets have a separate stream, so that other collectives of backward do not queue behind them. The
- * calls were compared with those of the other ranks when the program was created (verify.c). */
+ * includes both. The group of buckets has a stream of its own, so that the collectives of other groups do not queue
+ * behind them; the calls of one group are on one stream, whose order is theirs on all ranks. The calls were compared
+ * with those of the other ranks when the program was created (verify.c). */
 #include "run/collective.h"
 #include "run/interpreter.h"
 #include "run/timeline.h"
@@ -51,7 +52,7 @@ lk_status lk__collective_queue(lk_program *p, lk__run_collective *c, lk_comm *gr
     const lk__device_memory *memory = &p->device->backend->memory;
     lk__run_collectives     *x = p->collectives;
     if (!c) return enqueue(p, group, call, p->stream); /* it has no wait, and no other is in flight */
-    lk__device_stream *stream = x->streams[c->bucket >= 0 ? LK__RUN_STREAM_BUCKETS : LK__RUN_STREAM_VALUES];
+    lk__device_stream *stream = x->streams[group == x->bulk ? LK__RUN_STREAM_BUCKETS : LK__RUN_STREAM_VALUES];
     lk_status          status = memory->event_record(p->device, x->ready, p->stream);
     if (status >= 0) status = memory->event_wait(p->device, x->ready, stream);
     if (status >= 0) status = enqueue(p, group, call, stream);
@@ -94,6 +95,29 @@ lk_status lk__collective_queue_check(lk_program *p)
     for (int i = 0; i < GROUPS; i++)
         if (group_at(p, i) && group_at(p, i) != failed) lk__comm_fail_as(group_at(p, i), failed);
     return lk__comm_report_failure(failed);
+}
+
+/* Whether an update queues calls: the sum of the norm, or what gathers its results. */
+static bool update_calls(const lk_program *p)
+{
+    const lk__run_list *list = &p->slots[0].train;
+    for (size_t i = list->at.begin[LK_UPDATE]; p->plan->trains && i < list->at.end[LK_UPDATE]; i++)
+        if (lk__action_kind_of(list->instructions[i].action) == LK__IS_START) return true;
+    return false;
+}
+
+lk_status lk__collective_queue_spoil(lk_program *p, lk_status status)
+{
+    bool gathers = p->plan->stage == 1 || p->plan->stage == 2;
+    bool unguarded = !lk__queue_halted(p) && update_calls(p); /* its kernels do not know that one has failed */
+    return p->group.queued && (gathers || unguarded) ? lk__store_invalidate(p->store, status) : status;
+}
+
+lk_status lk__collective_queue_end_update(lk_program *p)
+{
+    if (!p->group.queued || !update_calls(p)) return LK_OK;
+    lk_status status = lk__collective_queue_wait(p);
+    return status < 0 ? lk__collective_queue_spoil(p, status) : LK_OK;
 }
 
 lk_status lk__collective_queue_explain(lk_program *p, lk_status status)

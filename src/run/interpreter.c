@@ -2,7 +2,6 @@
  * files; kernels are run here, from a recording where the device records. */
 #include "run/interpreter.h"
 
-#include "base/exact_sum.h"
 #include "plan/expert_leaves.h"
 #include "plan/instruction.h"
 #include "run/digest.h"
@@ -291,14 +290,18 @@ lk_status lk__run_sources(lk_program *p, const lk__schedule_run *run, size_t at,
 /* On this rank's part of a state. It may be empty: then there is nothing to update, and its squares are 0. */
 lk_status lk__run_slice(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    static const double  none[LK__EXACT_MOST] = {0};
     lk__run_list        *list = lk__run_slot_list(p, run, 0);
     lk__run_instruction *in = &list->instructions[at];
     (void)next;
-    if (in->call.in[0].dims[0] > 0) return run_kernel(p, list, in);
+    if (in->call.in[0].dims[0] > 0) {
+        lk__run_unit unit = {.list = list, .begin = at, .end = at + 1};
+        lk_status    status = lk__timeline_before(p, p->stream);
+        if (status >= 0) status = run_kernel(p, list, in);
+        return status < 0 ? status : lk__timeline_after(p, p->stream, &unit);
+    }
     if (lk__op_find(in->op)->effect == LK__EFFECT_STATE) return LK_OK;
-    size_t bytes = (size_t)lk__operand_elements(&in->call.out[0]) * sizeof *none;
-    return lk__device_write(p->device, p->stream, in->call.out[0].data, none, bytes);
+    size_t bytes = (size_t)lk__operand_elements(&in->call.out[0]) * sizeof(double);
+    return p->device->backend->memory.fill(p->device, p->stream, in->call.out[0].data, 0, bytes);
 }
 
 /* ---- the interpreter ---- */

@@ -54,12 +54,19 @@ void lk__regions_free(lk_program *p)
     lk__device_free_parts(p->device, parts, count, p->memory.block);
 }
 
+/* Of the device, where the group's calls are queued on it. */
+static lk_status alloc_symmetric(lk_program *p, lk_comm *group, size_t bytes, void **memory)
+{
+    return p->group.queued ? lk__comm_alloc_device(group, p->device, bytes, memory)
+                           : lk_comm_alloc(group, bytes, memory);
+}
+
 static lk_status share_gathered(lk_program *p)
 {
     size_t bytes = p->plan->gathered;
     void  *memory;
     if (bytes == 0 || !shares_gathered(p)) return LK_OK;
-    lk_status status = lk_comm_alloc(p->shard, bytes, &memory);
+    lk_status status = alloc_symmetric(p, p->shard, bytes, &memory);
     if (status < 0) return lk__fail_prefix(p->context, status, "gathered parameters in shared memory: ");
     p->memory.gathered = memory;
     lk__account(p->context, LK_MEMORY_STAGING, (ptrdiff_t)bytes);
@@ -78,8 +85,7 @@ static lk_status share_gradients(lk_program *p)
     size_t bytes = p->plan->memory[LK_MEMORY_GRADIENTS];
     void  *memory;
     if (bytes == 0 || !shares_gradients(p)) return LK_OK;
-    lk_status status = p->group.queued ? lk__comm_alloc_device(p->batch, p->device, bytes, &memory)
-                                       : lk_comm_alloc(p->batch, bytes, &memory);
+    lk_status status = alloc_symmetric(p, p->batch, bytes, &memory);
     if (status < 0) return lk__fail_prefix(p->context, status, "gradients in shared memory: ");
     p->memory.gradients = memory;
     lk__account(p->context, LK_MEMORY_GRADIENTS, (ptrdiff_t)bytes);

@@ -59,8 +59,9 @@ void lk__metrics_set(lk_program *p, const double *numbers)
 lk_status lk__run_loss(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     double    numbers[LK__PLAN_NUMBERS];
-    lk_status status = read_numbers(p, lk__run_slot_at(p, run, 0), run->list, numbers);
+    lk_status status = lk__collective_queue_wait(p); /* what they were computed from */
     (void)at, (void)next;
+    if (status >= 0) status = read_numbers(p, lk__run_slot_at(p, run, 0), run->list, numbers);
     if (status < 0) return status;
     lk__metrics_set(p, numbers);
     return lk__check_ids(p, run->list);
@@ -156,6 +157,8 @@ lk_status lk__run_divide(lk_program *p, const lk__schedule_run *run, size_t at, 
 lk_status lk__run_norm(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     const lk__plan_list *planned = run->list;
+    lk_status            status = lk__collective_queue_end_update(p);
     (void)at, (void)next;
+    if (status < 0) return status;
     return lk__program_number(p, p->slots[0].arena, planned, planned->norm, 0, &p->metrics.grad_norm);
 }

@@ -1,6 +1,7 @@
 /* section.c - runs a step's sections, by its schedule or by hand: checks their order; each section is one run of the
  * interpreter. */
 #include "comm/mesh.h"
+#include "run/collective.h"
 #include "run/interpreter.h"
 
 #include "run/lend.h"
@@ -130,7 +131,9 @@ static lk_status run_update(lk_program *p, const lk__schedule_run *run)
     now = *run;
     /* The ranks' reports say so, whatever each of them runs. */
     now.flags = (now.flags & ~(unsigned)LK__IF_SEPARATE) | (p->progress.update_allowed ? 0 : LK__IF_SEPARATE);
-    if ((status = lk__interpret(p, &now)) < 0) return status;
+    if ((status = lk__collective_queue_check(p)) < 0) return status; /* nothing has changed */
+    if ((status = lk__interpret(p, &now)) < 0)
+        return status == LK_ENAN ? status : lk__collective_queue_spoil(p, status); /* before or amid the update */
     lk__drop_activations(p);
     lk__drop_gradients(p);
     return LK_OK;

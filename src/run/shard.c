@@ -65,18 +65,37 @@ static scatter find_scatter(const lk_program *p, const lk__schedule_run *run, si
     return s;
 }
 
+/* Experts have a group of their own. */
+static lk_comm *group_of(const lk_program *p, const scatter *s)
+{
+    unsigned axes = s->in->call.attrs->mesh;
+    return axes == lk__plan_shard_axes(p->plan) ? p->collectives->bulk : lk__run_group(p, axes);
+}
+
 static lk_status reduce_slice(lk_program *p, const scatter *s, const void *from, void *to, lk_work **work)
 {
     const lk__kernel_operand *y = &s->in->call.out[0];
     double                    start = lk__now();
-    unsigned                  axes = s->in->call.attrs->mesh;
-    /* experts have a group of their own */
-    lk_comm  *group = axes == lk__plan_shard_axes(p->plan) ? p->collectives->bulk : lk__run_group(p, axes);
+    lk_comm                  *group = group_of(p, s);
     lk_status status = lk_comm_reduce_scatter(group, from, to, (size_t)lk__operand_elements(y), y->dtype, LK_SUM, work);
     double    end = lk__now();
     p->collectives->waited += end - start;
     if (!work || !*work) lk__traced(p, s->in->name, start, end, operand_bytes(&s->in->call.in[0]));
     return status;
+}
+
+/* On the device. */
+static lk_status queue_slice(lk_program *p, const scatter *s)
+{
+    const lk__kernel_operand *y = &s->in->call.out[0];
+    lk__comm_call             call = {.kind = LK__REDUCE_SCATTER,
+                                      .type = y->dtype,
+                                      .reduce = LK_SUM,
+                                      .count = (size_t)lk__operand_elements(y),
+                                      .send = s->from,
+                                      .recv = s->to,
+                                      .site = LK_HERE};
+    return lk__collective_queue(p, s->collective, group_of(p, s), &call);
 }
 
 /* Of experts that no other rank has: the slice is all of it. */
@@ -97,6 +116,7 @@ lk_status lk__run_start_shard(lk_program *p, const lk__schedule_run *run, size_t
     scatter s = find_scatter(p, run, at);
     (void)next;
     if (is_alone(p, &s)) return copy_slice(p, &s);
+    if (p->group.queued) return queue_slice(p, &s);
     return reduce_slice(p, &s, s.from, s.to, s.collective->at_once ? NULL : &s.collective->work);
 }
 
@@ -110,16 +130,6 @@ lk_status lk__run_start_shard_staged(lk_program *p, const lk__schedule_run *run,
     lk_status status = lk__device_read(p->device, p->stream, from, s.from, operand_bytes(&s.in->call.in[0]));
     if (status >= 0) status = reduce_slice(p, &s, from, to, NULL);
     return status < 0 ? status : lk__device_write(p->device, p->stream, s.to, to, operand_bytes(&s.in->call.out[0]));
-}
-
-/* The slice of a micro-batch to the sum of those before it. */
-lk_status lk__run_add_slices(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
-{
-    const lk__plan_bucket *b = &p->plan->buckets[lk__run_at(p, run, at)->bucket];
-    const void            *in[] = {lk__gradient_set(p, 0) + b->slice, lk__gradient_set(p, 1) + b->slice};
-    size_t                 elements = b->bytes / lk_dtype_size(b->dtype) / (size_t)lk__bucket_owners(p->plan, b);
-    (void)next;
-    return p->device->backend->kernels.add(p->device, p->stream, (char *)in[0], in, 2, elements, b->dtype);
 }
 
 /* ---- gradients by name ---- */

@@ -291,11 +291,12 @@ lk_status lk__run_batch_begin(lk_program *p, const lk__schedule_run *run, size_t
     return lk__source_gather(p, &p->slots[0], &headers, NULL);
 }
 
-/* One micro-batch of the step's schedule, with the update behind the last. */
+/* One micro-batch of the step's schedule, with what follows the last. */
 static lk_status issue_batch(lk_program *p, const lk__run_key *key)
 {
     const lk__plan_schedule *s = &p->queue->schedule;
-    size_t                   first = (size_t)key->batch, last = first + 1 + (first + 2 == s->count);
+    bool                     ends = key->batch + 1 == p->plan->parallel.micro_batches;
+    size_t                   first = (size_t)key->batch, last = ends ? s->count : first + 1;
     lk_status                status = LK_OK;
     for (size_t i = first; i < last && status >= 0; i++) status = lk__interpret(p, &s->runs[i]);
     return status;
@@ -307,7 +308,7 @@ static lk_status queue_batch(lk_program *p, lk__range rows, int64_t index)
     lk__run_list           *list = &p->slots[0].train;
     lk__run_queue          *q = p->queue;
     const lk__schedule_run *run = &q->schedule.runs[index];
-    int64_t                 batches = (int64_t)q->schedule.count - 1;
+    int64_t                 batches = p->plan->parallel.micro_batches;
     lk_status               status = lk__slot_set(p, 0, rows.first, lk__range_count(rows));
     if (status >= 0) status = lk__operands_prepare(p, run);
     if (status >= 0 && !is_by_id(p)) status = send_inputs(p);
@@ -333,8 +334,8 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
     int64_t        micro_batches = p->plan->parallel.micro_batches;
     if (!q) return lk_program_train(p, step);
     lk_status status = lk__collective_queue_check(p);
-    if (status >= 0) status = lk__step_set(p, step);
-    if (status < 0) return status;
+    if (status < 0) return q->pending ? lk__collective_queue_spoil(p, status) : status;
+    if ((status = lk__step_set(p, step)) < 0) return status;
     if (q->pending == BUFFERS)
         return lk__fail(p->context, LK_EINVAL, "two steps are already queued: read the result of the first");
     int64_t most = lk__plan_staged_ids(p->capacity) * micro_batches;
@@ -354,7 +355,8 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
         status = queue_batch(p, lk__split_part(step->count, micro_batches, i), i);
     }
     status = lk__collective_queue_explain(p, status);
-    if (status < 0) return lk__fail_prefix(p->context, status, "step %lld: ", (long long)step->step);
+    if (status < 0)
+        return lk__fail_prefix(p->context, lk__collective_queue_spoil(p, status), "step %lld: ", (long long)step->step);
     p->progress.has_gradients = true;
     q->steps[q->pending] = *step;
     if (step->sample_ids) q->steps[q->pending].sample_ids = ids_of(q, ring_slot);
@@ -401,7 +403,7 @@ static lk_status end_with_ranks(lk_program *p, const lk__device_result *r, const
     lk_status status = lk__collective_queue_check(p);
     if (status >= 0 && r->halted == LK__HALTED_BY_GROUP)
         status = lk__fail(p->context, LK_EIO, "a collective of the step failed on the device");
-    if (status < 0) return status;
+    if (status < 0) return lk__collective_queue_spoil(p, status);
     if (r->halted && r->invalid.found)
         status = describe_ids(p, r, step, p->ids.invalid_text, sizeof p->ids.invalid_text);
     lk_status gathered = lk__gather_reports(p);
@@ -449,7 +451,8 @@ lk_status lk_program_result(lk_program *p)
     lk_step                  step = q->steps[0];
     const lk__device_result *r = &q->results[(q->queued - q->pending) & 1];
     lk_status                status = lk__collective_queue_explain(p, wait_result(p, r, step.step));
-    if (status < 0) return lk__fail_prefix(p->context, status, "step %lld: ", (long long)step.step);
+    if (status < 0)
+        return lk__fail_prefix(p->context, lk__collective_queue_spoil(p, status), "step %lld: ", (long long)step.step);
     q->steps[0] = q->steps[1];
     q->pending--;
     q->read_ids = step.sample_ids;

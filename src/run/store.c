@@ -230,15 +230,17 @@ lk_status lk__explain_memory(const lk_plan *p, lk_status status)
                     before, (double)total / 1048576.0, text);
 }
 
-/* Parameters of which ranks have slices are where the other ranks of a host reach them: they are gathered from there,
- * or to there. */
+/* Parameters of which ranks have slices are where the other ranks of a host reach them, or their GPUs: they are
+ * gathered from there, or to there. */
 static lk_status alloc_sliced(lk_store *s)
 {
     size_t bytes = s->plan->memory[LK_MEMORY_PARAMETERS];
     void  *memory;
-    if (!s->plan->stage || !s->group || bytes == 0 || !lk__comm_reaches(s->group, s->device)) return LK_OK;
+    if (!s->plan->stage || !s->group || bytes == 0) return LK_OK;
     if (s->plan->pipeline) return LK_OK; /* stages have different numbers of bytes */
-    lk_status status = lk_comm_alloc(s->group, bytes, &memory);
+    if (!s->plan->queued && !lk__comm_reaches(s->group, s->device)) return LK_OK;
+    lk_status status = s->plan->queued ? lk__comm_alloc_device(s->group, s->device, bytes, &memory)
+                                       : lk_comm_alloc(s->group, bytes, &memory);
     if (status < 0) return lk__fail_prefix(s->context, status, "parameters in shared memory: ");
     s->parameters = s->sliced = memory;
     lk__account(s->context, LK_MEMORY_PARAMETERS, (ptrdiff_t)bytes);
@@ -343,6 +345,7 @@ lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk
             plan->parallel.hosts, plan->parallel.hosts == 1 ? "" : "s", hosts);
     bool      first_chooses, overlaps = false;
     lk_status status = lk__verify_plans(plan, comm, &first_chooses, &overlaps);
+    if (status >= 0) status = lk__plan_use_group(plan, comm);
     return status < 0 ? status : create_store(plan, seed, comm, store);
 }
 

@@ -88,7 +88,7 @@ numbers() {
         for (r = 0; r < rows; r++) for (i = 1; i <= n; i++) printf "%d,%d,%s\n", r % 7, i, l[i] }' > "$1.csv"
 }
 numbers price "100000 250000 618440 99" 20
-pattern="price.csv: the label, column 3 \('value'\), has 4 different whole numbers, .* numbers to predict; "
+pattern="price.csv: the label, column 3 \('value'\), has 4 different whole numbers; .* numbers to predict; "
 pattern+="--loss cross_entropy treats them as classes"
 expect 0 "$pattern" train --data csv:price.csv --label value --save run-price
 expect 0 "" "$LOCKSTEP" info run-price

@@ -25,7 +25,7 @@ static inline job make_job(const char *backend, int steps, int world)
 /* Of the given steps; ranks along tensor, where there is one, have the same samples. */
 static inline lk_step make_step(rank_program *p, const job *j, int rank, int step)
 {
-    int     together = j->mesh ? 2 : 1, parts = j->world / together, part = rank / together;
+    int together = j->mesh && strstr(j->mesh, "tensor=2") ? 2 : 1, parts = j->world / together, part = rank / together;
     int64_t total = total_of(j, step), first = total * part / parts, count = total * (part + 1) / parts - first;
     fill_rows(p->images, j->real, p->labels, j->side, first, count, step);
     return (lk_step){.step = step, .count = count, .total = total, .rate = 1e-3};
@@ -77,6 +77,41 @@ static inline void compare_along_tensor(void (*compare)(job), const char *backen
 {
     job j = make_job(backend, steps, 4);
     j.mesh = "data=2,tensor=2";
+    compare(j);
+}
+
+/* Ranks that have slices of the state, in all stages; clipped, in micro-batches, and beside replicas of the slices. */
+static inline void compare_slices(void (*compare)(job), const char *backend, int steps)
+{
+    for (int stage = 1; stage <= 3; stage++) {
+        job j = make_job(backend, steps, 3);
+        j.mesh = "shard=3";
+        j.stage = stage;
+        compare(j);
+        j = make_job(backend, steps, 4);
+        j.mesh = "data=2,shard=2";
+        j.stage = stage;
+        j.clip = 0.5;
+        j.micro_batches = 2;
+        compare(j);
+    }
+    job j = make_job(backend, steps, 2);
+    j.mesh = "shard=2";
+    j.stage = 2;
+    j.policy = LK_POLICY_BF16;
+    j.gradient_dtype = LK_BF16;
+    j.micro_batches = 2;
+    compare(j);
+    j = make_job(backend, steps, 4);
+    j.mesh = "shard=2,tensor=2";
+    j.stage = 3;
+    compare(j);
+    j = make_job(backend, 2, 2); /* several units: gathers in backward, beside reduce_scatters */
+    j.model = "resnet20";
+    j.batch = 4;
+    j.odd = 3;
+    j.mesh = "shard=2";
+    j.stage = 3;
     compare(j);
 }
 

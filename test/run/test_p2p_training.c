@@ -56,6 +56,8 @@ static void micro_batches_clipping_and_narrow_gradients(void)
     compare_narrow_gradients(compare_with_shared_memory, "p2p", STEPS);
 }
 
+static void slices_of_the_state(void) { compare_slices(compare_with_shared_memory, "p2p", STEPS); }
+
 static void values_along_the_axis_tensor(void) { compare_along_tensor(compare_with_shared_memory, "p2p", STEPS); }
 
 /* Sums of values within forward and backward have a group and a stream of their own. The emulation runs one kernel at a
@@ -70,6 +72,9 @@ static void synchronised_batch_norm(void)
     j.sync = true;
     j.bucket_bytes = 1 << 20;
     setenv("LK_CUDA_EMULATED_EAGER", "1", 1);
+    compare_with_shared_memory(j);
+    j.mesh = "shard=2";
+    j.stage = 1;
     compare_with_shared_memory(j);
     unsetenv("LK_CUDA_EMULATED_EAGER");
 }
@@ -127,6 +132,10 @@ static void a_step_is_one_graph_that_needs_no_host(void)
     j.odd = 0;
     j.clip = 0.5;
     CHECK(lk_spawn(j.world, walk_graph, &j, &result) == LK_OK, "%s", result.text);
+    for (j.stage = 1; j.stage <= 3; j.stage++) {
+        j.mesh = "shard=3";
+        CHECK(lk_spawn(j.world, walk_graph, &j, &result) == LK_OK, "stage %d: %s", j.stage, result.text);
+    }
 }
 
 /* ---- ranks that die or stop ---- */
@@ -151,7 +160,7 @@ static void check_verdict(rank_program *p, const job *j, int rank, const char *w
     char        name[64];
     const char *text = lk_context_error(p->rig.context), *first = strstr(text, "rank ");
     snprintf(name, sizeof name, "rank %d of %d", j->world - 1, j->world);
-    if (j->mesh) snprintf(name, sizeof name, "rank %d, data 1 tensor 1", j->world - 1);
+    if (j->mesh) snprintf(name, sizeof name, "rank %d, data 1 %s 1", j->world - 1, j->stage ? "shard" : "tensor");
     CHECK(first && strncmp(first, name, strlen(name)) == 0 && strstr(text, what), "rank %d: %s", rank, text);
     CHECK(lk_comm_status(p->comm) < 0 && p->comm->cause.rank == j->world - 1, "rank %d blames rank %d: %s", rank,
           (int)p->comm->cause.rank, lk_comm_error(p->comm));
@@ -222,6 +231,7 @@ static int stop_last(int rank, void *user)
     CHECK(lk__now() - begin < DEADLINE_MS / 1e3 + 20, "rank %d: %g s", rank, lk__now() - begin);
     check_verdict(&p, j, rank, "stopped by a signal");
     CHECK(hash_own(&p) == before, "rank %d has changed", rank);
+    CHECK((lk__store_check(p.rig.store) < 0) == (j->stage == 1), "stage %d", j->stage); /* it might have */
     atomic_fetch_add(&common->failures, check_failures);
     atomic_store(&common->done[rank], 1);
     for (int i = 0; rank == 0 && i < j->world - 1; i++)
@@ -232,18 +242,70 @@ static int stop_last(int rank, void *user)
 }
 
 /* Each rank waits in another group, with deadlines of 5 s and, in the group of all, of 120 s. */
-static void a_rank_that_stops_is_named_by_the_ranks_of_all_groups(void)
+static void stop_one(const char *mesh, int stage)
 {
     lk_spawn_result result;
     job             j = job_of(4);
     j.odd = 0;
-    j.mesh = "data=2,tensor=2";
+    j.mesh = mesh;
+    j.stage = stage;
     j.use_group = shorten_deadline;
     memset(common, 0, sizeof *common);
     (void)lk_spawn(j.world, stop_last, &j, &result);
     CHECK(result.signal == SIGKILL && result.rank == j.world - 1, "%s", result.text);
     for (int i = 0; i < j.world - 1; i++) CHECK(atomic_load(&common->done[i]), "rank %d", i);
     CHECK(atomic_load(&common->failures) == 0);
+}
+
+static void a_rank_that_stops_is_named_by_the_ranks_of_all_groups(void) { stop_one("data=2,tensor=2", 0); }
+
+/* The numbers of all ranks are exchanged before the first slice is updated. */
+static void a_rank_that_stops_leaves_the_slices_of_the_others(void)
+{
+    stop_one("data=2,shard=2", 1);
+    stop_one("data=2,shard=2", 3);
+}
+
+/* Sections by hand: the last rank dies in front of one whose collectives need it. */
+static lk_section without_last;
+
+static int run_without_last(int rank, void *user)
+{
+    const job *j = user;
+    check_failures = 0;
+    rank_program p = enrol_rank(j, rank);
+    lk_program  *program = p.rig.program;
+    train_step(&p, j, rank, 1);
+    lk_step s = make_step(&p, j, rank, 2);
+    REQUIRE(lk_program_step(program, &s) == LK_OK);
+    for (lk_section i = LK_FORWARD; i < LK_UPDATE && without_last == LK_UPDATE; i++)
+        REQUIRE(lk_program_run(program, i) == LK_OK, "%s", lk_context_error(p.rig.context));
+    REQUIRE(lk_comm_barrier(p.comm, NULL) == LK_OK);
+    if (rank == j->world - 1) raise(SIGKILL);
+    CHECK(lk_program_run(program, without_last) < 0, "rank %d, section %d", rank, without_last);
+    const char *text = lk_context_error(p.rig.context);
+    CHECK(strstr(text, "rank 1 of 2 ") && strstr(text, " died "), "%s", text);
+    CHECK((lk__store_check(p.rig.store) < 0) == (j->stage == 1), "%s", lk_context_error(p.rig.context));
+    atomic_fetch_add(&common->failures, check_failures);
+    atomic_store(&common->done[rank], 1);
+    dismiss_rank(&p);
+    return 0;
+}
+
+static void a_section_without_a_rank_fails(void)
+{
+    lk_spawn_result result;
+    job             j = job_of(2);
+    j.mesh = "shard=2";
+    for (int i = 0; i < 3; i++) { /* parameters after the update, the norm before it, parameters before their use */
+        j.stage = i ? 3 : 1;
+        j.clip = i == 1 ? 0.5 : 0;
+        without_last = i < 2 ? LK_UPDATE : LK_EVALUATE;
+        memset(common, 0, sizeof *common);
+        (void)lk_spawn(j.world, run_without_last, &j, &result);
+        CHECK(result.signal == SIGKILL && result.rank == 1, "%s", result.text);
+        CHECK(atomic_load(&common->done[0]) && atomic_load(&common->failures) == 0, "case %d", i);
+    }
 }
 
 int main(void)
@@ -259,11 +321,14 @@ int main(void)
     RUN(training_has_the_bits_of_shared_memory);
     RUN(micro_batches_clipping_and_narrow_gradients);
     RUN(values_along_the_axis_tensor);
+    RUN(slices_of_the_state);
     RUN(narrow_types);
     RUN(synchronised_batch_norm);
     RUN(a_rank_that_stops_is_named_by_the_ranks_of_all_groups);
+    RUN(a_rank_that_stops_leaves_the_slices_of_the_others);
     if (on_gpu) return check_result();
     RUN(a_step_is_one_graph_that_needs_no_host);
+    RUN(a_section_without_a_rank_fails);
     RUN(a_rank_whose_death_took_the_context_is_named);
     return check_result();
 }

@@ -20,10 +20,11 @@ static int train(int rank, void *user)
     rank_program p = enrol_rank(j, rank);
     check_planned_memory(&p, j);
     CHECK(p.rig.program->group.queued == !!j->use_group && p.rig.program->group.staged == !j->use_group);
-    CHECK(p.rig.plan->buckets_count > 1);
+    CHECK(p.rig.plan->buckets_count > 1 || j->stage); /* small units are joined */
     train_steps(&p, j, rank);
     CHECK(!j->use_group || (queueing.queued > 0 && queueing.ran >= queueing.queued), "%d queued, %d ran",
           queueing.queued, queueing.ran);
+    CHECK(queueing_side_streams(p.rig.program->stream) == !!j->use_group);
     dismiss_rank(&p);
     return check_result();
 }
@@ -56,6 +57,8 @@ static void micro_batches_clipping_and_narrow_gradients(void)
 {
     compare_narrow_gradients(compare_with_copies, "shm", STEPS);
 }
+
+static void slices_of_the_state(void) { compare_slices(compare_with_copies, "shm", STEPS); }
 
 static void values_along_the_axis_tensor(void) { compare_along_tensor(compare_with_copies, "shm", STEPS); }
 
@@ -319,6 +322,7 @@ int main(void)
     RUN(training_gives_the_bits_of_copies_through_the_host);
     RUN(micro_batches_clipping_and_narrow_gradients);
     RUN(values_along_the_axis_tensor);
+    RUN(slices_of_the_state);
     RUN(a_step_is_one_graph_with_its_collectives);
     RUN(steps_are_queued_ahead);
     RUN(one_ranks_failure_stops_all_before_the_update);

@@ -137,6 +137,26 @@ lk_status lk__p2p_allocate(lk_comm *c, lk__device *device, uint64_t secret, size
     return LK_OK;
 }
 
+lk_status lk__p2p_adopt(lk_comm *c, const lk_comm *of, const void *memory)
+{
+    const lk__p2p_memory *theirs = of->p2p->memory;
+    while (theirs && theirs->parts[of->rank] != memory) theirs = theirs->next;
+    if (!theirs) return LK_END;
+    lk__p2p_memory *m = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *m);
+    if (!m) return LK_ENOMEM;
+    *m = (lk__p2p_memory){.bytes = theirs->bytes, .adopted = true, .next = c->p2p->memory};
+    for (int i = 0; i < c->size; i++) {
+        int rank = lk__shm_rank_in(of, c->world ? c->world[i] : i);
+        if (rank < 0) {
+            lk__free(c->context, LK_MEMORY_OTHER, m, sizeof *m);
+            return LK_OK;
+        }
+        m->parts[i] = theirs->parts[rank];
+    }
+    c->p2p->memory = m;
+    return LK_OK;
+}
+
 bool lk__p2p_release(lk_comm *c, const void *memory)
 {
     lk__p2p_memory **at = &c->p2p->memory;
@@ -144,8 +164,10 @@ bool lk__p2p_release(lk_comm *c, const void *memory)
     lk__p2p_memory *m = *at;
     if (!m) return false;
     *at = m->next;
-    lk__account(c->context, LK_MEMORY_OTHER, (ptrdiff_t)m->bytes);
-    lk__p2p_unshare(c, m);
+    if (!m->adopted) {
+        lk__account(c->context, LK_MEMORY_OTHER, (ptrdiff_t)m->bytes);
+        lk__p2p_unshare(c, m);
+    }
     lk__free(c->context, LK_MEMORY_OTHER, m, sizeof *m);
     return true;
 }

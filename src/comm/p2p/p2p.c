@@ -13,6 +13,12 @@ static void release(lk_comm *c, void *memory)
     if (!c->p2p || !lk__p2p_release(c, memory)) lk__backend_shm.release(c, memory);
 }
 
+static lk_status adopt(lk_comm *c, const lk_comm *of, void *memory)
+{
+    lk_status status = c->p2p && of->p2p ? lk__p2p_adopt(c, of, memory) : LK_END;
+    return status == LK_END ? lk__backend_shm.adopt(c, of, memory) : status;
+}
+
 static lk_status failure(lk_comm *c) { return c->p2p ? lk__p2p_check(c->p2p, true) : lk__shm_failure(c->state); }
 static lk_status known_failure(lk_comm *c) { return c->p2p ? lk__p2p_check(c->p2p, false) : lk__shm_failure(c->state); }
 
@@ -28,12 +34,11 @@ static lk_status explain(lk_comm *c, lk_status status)
     return c->p2p && lk__p2p_blame_dead(c->p2p) ? lk__comm_report_failure(c) : status;
 }
 
-static void      busy(lk_comm *c, const char *what) { lk__backend_shm.busy(c, what); }
-static void      wake_waits(lk_comm *c) { lk__backend_shm.wake(c); }
-static uint64_t  sent(const lk_comm *c) { return lk__backend_shm.sent(c); }
-static lk_status adopt(lk_comm *c, const lk_comm *of, void *memory) { return lk__backend_shm.adopt(c, of, memory); }
-static int       hosts(const lk_comm *c, const char **why) { return lk__backend_shm.hosts(c, why); }
-static lk__shm  *shared(const lk_comm *c) { return lk__backend_shm.shared(c); }
+static void     busy(lk_comm *c, const char *what) { lk__backend_shm.busy(c, what); }
+static void     wake_waits(lk_comm *c) { lk__backend_shm.wake(c); }
+static uint64_t sent(const lk_comm *c) { return lk__backend_shm.sent(c); }
+static int      hosts(const lk_comm *c, const char **why) { return lk__backend_shm.hosts(c, why); }
+static lk__shm *shared(const lk_comm *c) { return lk__backend_shm.shared(c); }
 
 static char *peer(const lk_comm *c, const void *memory, int rank)
 {

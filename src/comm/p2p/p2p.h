@@ -15,6 +15,7 @@
 typedef struct lk__p2p_memory {
     char                  *parts[LK__PEERS_MOST]; /* by rank; the own one, too. NULL: not mapped */
     size_t                 bytes;                 /* of a part */
+    bool                   adopted;               /* it belongs to another group */
     struct lk__p2p_memory *next;
 } lk__p2p_memory;
 
@@ -78,6 +79,8 @@ double lk__p2p_release_end(const lk__p2p *p2p);
  * for peers that run: where one was stopped by a signal, the process's end frees the memory. */
 void      lk__p2p_unshare(lk_comm *comm, lk__p2p_memory *memory);
 lk_status lk__p2p_allocate(lk_comm *comm, lk__device *device, uint64_t secret, size_t bytes, void **memory);
+/* lk__comm_adopt; LK_END: the memory is none of a device. */
+lk_status lk__p2p_adopt(lk_comm *comm, const lk_comm *of, const void *memory);
 bool      lk__p2p_release(lk_comm *comm, const void *memory); /* false: it is none of the device's */
 /* Where all ranks have the bytes that this rank has at `own`; false: they are in no symmetric memory. */
 bool lk__p2p_locate(const lk__p2p *p2p, const void *own, size_t bytes, char *parts[LK__PEERS_MOST]);

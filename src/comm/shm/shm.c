@@ -234,8 +234,7 @@ static char *peer(const lk_comm *c, const void *memory, int rank)
     return y ? lk__shm_part(y, rank) : NULL;
 }
 
-/* The rank in `c` of a rank of the world; -1: none. */
-static int rank_in(const lk_comm *c, int world)
+int lk__shm_rank_in(const lk_comm *c, int world)
 {
     for (int i = 0; i < c->size; i++)
         if ((c->world ? c->world[i] : i) == world) return i;
@@ -251,7 +250,8 @@ static lk_status adopt(lk_comm *c, const lk_comm *of, void *memory)
     lk__shm_symmetric *y = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *y);
     int               *ranks = lk__alloc(c->context, LK_MEMORY_OTHER, (size_t)s->size * sizeof *ranks);
     bool               inside = y && ranks;
-    for (int i = 0; i < s->size && inside; i++) inside = (ranks[i] = rank_in(of, c->world ? c->world[i] : i)) >= 0;
+    for (int i = 0; i < s->size && inside; i++)
+        inside = (ranks[i] = lk__shm_rank_in(of, c->world ? c->world[i] : i)) >= 0;
     if (!inside) {
         lk__free(c->context, LK_MEMORY_OTHER, y, sizeof *y);
         if (ranks) lk__free(c->context, LK_MEMORY_OTHER, ranks, (size_t)s->size * sizeof *ranks);

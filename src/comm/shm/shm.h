@@ -199,6 +199,10 @@ static inline void lk__shm_wait_end(lk__shm *s, lk_status status)
     if (status >= 0 || atomic_load(&s->comm->closing)) atomic_fetch_sub(&s->home->waiting, 1);
 }
 
+/* ---- shm.c ---- */
+
+int lk__shm_rank_in(const lk_comm *comm, int world); /* the rank in `comm` of a rank of the world; -1: none */
+
 /* ---- memory nodes (node.c) ---- */
 
 void lk__shm_find_node(lk__shm *s); /* of this rank: writes it into its slot */
