@@ -108,6 +108,7 @@ static bool update_calls(const lk_program *p)
 
 lk_status lk__collective_queue_spoil(lk_program *p, lk_status status)
 {
+    if (status == LK_EINVAL || status == LK_ENAN) return status; /* found out before anything changes */
     bool gathers = p->plan->stage == 1 || p->plan->stage == 2;
     bool unguarded = !lk__queue_halted(p) && update_calls(p); /* its kernels do not know that one has failed */
     return p->group.queued && (gathers || unguarded) ? lk__store_invalidate(p->store, status) : status;

@@ -132,8 +132,7 @@ static lk_status run_update(lk_program *p, const lk__schedule_run *run)
     /* The ranks' reports say so, whatever each of them runs. */
     now.flags = (now.flags & ~(unsigned)LK__IF_SEPARATE) | (p->progress.update_allowed ? 0 : LK__IF_SEPARATE);
     if ((status = lk__collective_queue_check(p)) < 0) return status; /* nothing has changed */
-    if ((status = lk__interpret(p, &now)) < 0)
-        return status == LK_ENAN ? status : lk__collective_queue_spoil(p, status); /* before or amid the update */
+    if ((status = lk__interpret(p, &now)) < 0) return lk__collective_queue_spoil(p, status);
     lk__drop_activations(p);
     lk__drop_gradients(p);
     return LK_OK;

@@ -46,8 +46,8 @@ lk_status lk__store_invalidate(lk_store *s, lk_status status)
     if (status >= 0 || s->failure < 0) return status;
     s->failure = status;
     snprintf(s->failure_text, sizeof s->failure_text,
-             "the state may be partly updated, because a rank failed while it was changed; resume from a checkpoint. "
-             "%s",
+             "the state may be partly updated, because a rank failed while the state was changing; resume from a "
+             "checkpoint. %s",
              lk_context_error(s->context));
     return status;
 }

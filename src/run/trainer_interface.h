@@ -43,7 +43,8 @@ void lk__program_allow_update(lk_program *program);
 
 /* ---- steps that are queued (run/step.c) ---- */
 
-/* Whether lk_program_queue waits for nothing: the device runs a step without the host, that of several ranks, too. */
+/* Whether lk_program_queue returns without waiting: the device runs the whole step without the host, also where it is
+ * one of several ranks. */
 bool           lk__program_queues(const lk_program *program);
 const int64_t *lk__program_result_ids(const lk_program *program); /* of lk_program_result's step; NULL: it had none */
 
