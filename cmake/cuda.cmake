@@ -3,7 +3,7 @@
 # here. For the tests the same files are compiled once more for the CPU, with an emulation of CUDA's runtime
 # (test/cuda_emulated), as build/cuda_emulated/liblockstep-cuda.so.
 set(LK_CUDA AUTO CACHE STRING
-    "Build the CUDA module: AUTO (where nvcc is found), ON (it is an error where it is not), OFF")
+    "Build the CUDA module: AUTO (if nvcc is found), ON (an error if it is not found), OFF")
 set(LK_CUDA_ARCHITECTURES "80;90a;compute_80" CACHE STRING
     "What the CUDA module is compiled for: 90a is code for sm_90a, compute_80 is PTX, which drivers compile for later \
 GPUs. Fewer build faster")
@@ -89,33 +89,28 @@ else()
     COMMENT "Linking the CUDA module"
     VERBATIM)
   add_custom_target(cuda_module ALL DEPENDS ${cuda_library})
-  # bench/cuda_products: not part of `all`.
-  set(products_objects)
-  foreach(name products small_products skinny skinny_transposed linear blas autotuning column_sums grouped_linear
-          grouped_tensor conv conv_dnn conv_direct conv_direct_weight conv_first conv_tensor dnn_load)
-    list(APPEND products_objects ${PROJECT_BINARY_DIR}/cuda/${name}.cu.o)
-  endforeach()
-  set(products_source ${PROJECT_SOURCE_DIR}/bench/cuda_products.cu)
-  add_custom_command(
-    OUTPUT ${PROJECT_BINARY_DIR}/bench/cuda_products
-    COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/bench
-    COMMAND ${LK_NVCC} ${cuda_flags} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src
-            -o ${PROJECT_BINARY_DIR}/bench/cuda_products ${products_source} ${products_objects} -ldl
-    DEPENDS ${products_source} ${products_objects}
-    COMMENT "Compiling bench/cuda_products.cu"
-    VERBATIM)
-  add_custom_target(cuda_products DEPENDS ${PROJECT_BINARY_DIR}/bench/cuda_products)
-  # bench/cuda_peers: the same.
-  set(peers_objects ${PROJECT_BINARY_DIR}/cuda/peers.cu.o ${PROJECT_BINARY_DIR}/cuda/peer_launch.cu.o)
-  add_custom_command(
-    OUTPUT ${PROJECT_BINARY_DIR}/bench/cuda_peers
-    COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/bench
-    COMMAND ${LK_NVCC} ${cuda_flags} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src
-            -o ${PROJECT_BINARY_DIR}/bench/cuda_peers ${PROJECT_SOURCE_DIR}/bench/cuda_peers.cu ${peers_objects}
-    DEPENDS ${PROJECT_SOURCE_DIR}/bench/cuda_peers.cu ${peers_objects}
-    COMMENT "Compiling bench/cuda_peers.cu"
-    VERBATIM)
-  add_custom_target(cuda_peers DEPENDS ${PROJECT_BINARY_DIR}/bench/cuda_peers)
+  # add_cuda_bench(NAME KERNELS…): bench/NAME.cu with files of the module; not part of `all`.
+  function(add_cuda_bench name)
+    set(objects)
+    foreach(kernel ${ARGN})
+      list(APPEND objects ${PROJECT_BINARY_DIR}/cuda/${kernel}.cu.o)
+    endforeach()
+    set(source ${PROJECT_SOURCE_DIR}/bench/${name}.cu)
+    set(program ${PROJECT_BINARY_DIR}/bench/${name})
+    add_custom_command(
+      OUTPUT ${program}
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/bench
+      COMMAND ${LK_NVCC} ${cuda_flags} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src
+              -o ${program} ${source} ${objects} -ldl
+      DEPENDS ${source} ${objects}
+      COMMENT "Compiling bench/${name}.cu"
+      VERBATIM)
+    add_custom_target(${name} DEPENDS ${program})
+  endfunction()
+  add_cuda_bench(cuda_products products small_products skinny skinny_transposed linear blas autotuning column_sums
+      grouped_linear grouped_tensor conv conv_dnn conv_direct conv_direct_weight conv_first conv_tensor dnn_load)
+  add_cuda_bench(cuda_memory layer_norm adam)
+  add_cuda_bench(cuda_peers peers peer_launch)
   install(FILES ${cuda_library} DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep)
   list(JOIN cuda_architectures " " text)
   set(cuda_built "${nvcc_version}: ${text}")
@@ -132,9 +127,9 @@ if(LK_TESTS AND NOT LK_FUZZ AND cuda_sources)
   if(NOT CMAKE_CXX_COMPILER)
     message(STATUS "No emulation of CUDA: there is no C++ compiler")
   elseif(LK_SANITIZE)
-    message(STATUS "No emulation of CUDA: not with -fsanitize=${LK_SANITIZE}")
+    message(STATUS "No emulation of CUDA: it does not work with -fsanitize=${LK_SANITIZE}")
   elseif(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|x86_64|amd64|AMD64")
-    message(STATUS "No emulation of CUDA: it switches stacks on arm64 and x86-64 alone")
+    message(STATUS "No emulation of CUDA: it can switch stacks only on arm64 and x86-64")
   else()
     set(LK_CUDA_EMULATED ON)
   endif()
@@ -147,7 +142,7 @@ if(LK_CUDA_EMULATED)
   check_cxx_source_compiles("int main() { return 0; }" LK_LINKER_INSERTS) # GNU ld and lld do
   unset(CMAKE_REQUIRED_LINK_OPTIONS)
   if(NOT LK_LINKER_INSERTS)
-    message(STATUS "The emulation of CUDA does not fill static shared memory: the linker does not take shared.ld")
+    message(STATUS "The emulation of CUDA does not fill static shared memory: the linker does not accept shared.ld")
     set(emulated_shared)
   endif()
   # Code for cuBLASLt and cuDNN leaves itself out. Warnings are nvcc's task.

@@ -318,6 +318,8 @@ static void row_norms_and_their_gradients(void)
         row_norm_residual_case(rms, 70, 768);
         row_norm_residual_case(rms, 5, 1024);
         row_norm_residual_case(rms, 3, 2048);
+        row_norm_residual_case(rms, 2, 4096);
+        row_norm_residual_case(rms, 2, 8192);
         row_norm_residual_case(rms, 2, 20011);
     }
 }

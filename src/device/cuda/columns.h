@@ -21,7 +21,7 @@ struct column_layout {
     int     parts; /* of the rows; 0: there are none */
 };
 
-/* Rows of part `part`: from its begin to that of the next. */
+/* Rows of part `part`: from its beginning to the beginning of the next. */
 static inline __host__ __device__ int64_t part_begin(int64_t rows, int64_t parts, int64_t part)
 {
     return rows / parts * part + (rows % parts < part ? rows % parts : part);
@@ -37,14 +37,14 @@ static inline column_layout column_layout_of(int64_t rows, int64_t columns, int 
     l.height = COLUMN_THREADS / l.width;
     l.strips = (int)cuda_tiles(l.packs, l.width);
     int64_t most = cuda_tiles(COLUMN_BLOCKS, l.strips > 0 ? l.strips : 1);
-    /* so many rows a thread adds in the type of computation at most */
+    /* the most rows that a thread adds in the type of computation */
     int64_t least = cuda_tiles(rows, (int64_t)l.height * 256);
     int64_t parts = cuda_tiles(rows, (int64_t)l.height * 4);
     l.parts = (int)(least > most ? least : parts < most ? parts : most);
     return l;
 }
 
-/* Adds the N sums of each thread over the block's rows: thread t < width × N gets those of column t of the strip.
+/* Adds the N sums of each thread over the block's rows: thread t < width × N gets the sums of column t of the strip.
  * `shared`: COLUMN_THREADS packs. */
 template <int N, typename W>
 static __device__ __forceinline__ double strip_sum(const W (&sum)[N], const column_layout &l, lk__pack<W, N> *shared)
@@ -72,17 +72,28 @@ static __device__ __forceinline__ double groups_sum(double x, double (*shared)[3
     return warp_sum(shared[lane][group]);
 }
 
+/* Loads of a thread that are in flight together: all that it has of WEIGHT_PARTS, as each would take as long as they
+ * do. */
+enum { PARTS_AT_ONCE = (WEIGHT_PARTS + 31) / 32 };
+
 /* partial (parts, sums, columns), one or two sums: added over the parts, in order, into first and second, which may be
  * NULL. 1024 threads for 32 columns. */
 template <typename P, typename W>
 static __global__ void __launch_bounds__(1024)
     add_weight_parts(const P *partial, int parts, int64_t columns, int sums, W *first, W *second)
 {
+    await_previous();
     __shared__ double shared[32][33];
     int64_t           wide = columns * sums, column = (int64_t)blockIdx.x * 32 + threadIdx.x % 32;
     double            sum = 0;
-    if (column < wide)
-        for (int part = threadIdx.x / 32; part < parts; part += 32) sum += (double)partial[part * wide + column];
+    for (int first = threadIdx.x / 32; first < parts && column < wide; first += 32 * PARTS_AT_ONCE) {
+        P part[PARTS_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < PARTS_AT_ONCE; i++)
+            part[i] = first + 32 * i < parts ? partial[(first + 32 * i) * wide + column] : (P)0;
+#pragma unroll
+        for (int i = 0; i < PARTS_AT_ONCE; i++) sum += (double)part[i];
+    }
     sum = groups_sum(sum, shared);
     column = (int64_t)blockIdx.x * 32 + threadIdx.x / 32;
     if (threadIdx.x % 32 != 0 || column >= wide) return;
@@ -95,8 +106,8 @@ static void launch_weight_parts(cudaStream_t stream, const P *partial, int parts
                                 W *second)
 {
     if (columns > 0)
-        LAUNCH((add_weight_parts<P, W>), (unsigned)cuda_tiles(columns * sums, 32), 1024, 0, stream, partial, parts,
-               columns, sums, first, second);
+        LAUNCH_EARLY((add_weight_parts<P, W>), (unsigned)cuda_tiles(columns * sums, 32), 1024, 0, stream, partial,
+                     parts, columns, sums, first, second);
 }
 
 #endif

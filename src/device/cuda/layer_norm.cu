@@ -1,13 +1,14 @@
 /* layer_norm.cu - layer norm and RMS norm over the last dims, and their gradients. A row of up to 1024 elements is one
- * warp's, one of up to 8192 one block's: it is read once and kept in registers between the sums and the result (in
- * forward while the next row is being read). Longer rows are read again. Bound by memory: x and y in forward, dy, x and
- * dx in backward.
+ * warp's, one of up to 8192 one block's: it is read once and kept in registers between the sums and the result, while
+ * the next ones are on their way into shared memory. Longer rows are read again. Bound by memory: x and y in forward,
+ * dy, x and dx in backward, and the residual in both (bench/cuda_memory.cu).
  *
  * The gradients of weight and bias are sums over the rows of a fixed part, in registers of the threads that own the
  * columns; the parts' sums are then added in order. */
+#include "device/cuda/async_copy.h"
 #include "device/cuda/columns.h"
 
-enum { WARP_ROW = 1024, BLOCK_ROW = 8192, BLOCK_EACH = 16, NORM_WARPS = 4, GRAD_WARPS = 8, LONG_THREADS = 512 };
+enum { WARP_ROW = 1024, BLOCK_ROW = 8192, BLOCK_EACH = 16, NORM_WARPS = 8, GRAD_WARPS = 6, LONG_THREADS = 512 };
 
 template <typename T> struct row_norm {
     typedef WIDE(T) W;
@@ -18,7 +19,7 @@ template <typename T> struct row_norm {
     int64_t  rows, n;
     W        epsilon;
     W       *partial; /* (parts, 2 or 1, n): sums for dw and db; NULL: not wanted */
-    int      parts;
+    int      parts, processors;
 };
 
 static __device__ __forceinline__ float  inverse_root(float x) { return 1.0f / sqrtf(x); }
@@ -36,27 +37,54 @@ template <bool WARP, typename W> static __device__ __forceinline__ W row_sum(W x
 /* ---- rows in registers: thread `me` of `threads` has packs me, me + threads, … of N elements, EACH elements in
  * all ---- */
 
-#define EACH_PACK(k, i, n)                                                                 \
-    _Pragma("unroll") for (int k = 0, i = me * N; k < EACH / N; k++, i += threads * N) \
-        if (i < (n))
+#define EACH_PACK(k, i, n) \
+    _Pragma("unroll") for (int k = 0, i = me * N; k < EACH / N; k++, i += threads * N) if (i < (n))
 
-template <typename T, int N, int EACH>
-static __device__ __forceinline__ void load_row(const T *row, int n, int me, int threads,
-                                                lk__pack<T, N> (&to)[EACH / N])
-{
-    EACH_PACK(k, i, n) to[k] = load_pack<N>(row + i);
-}
+/* Rows that are copied ahead of the one in registers: a slot of shared memory each, 4 bytes for each element of a row
+ * and operand in all. */
+#define ROWS_AHEAD(T) (sizeof(T) < 4 ? 4 / (int)sizeof(T) : 1)
 
-/* Brings a row into the L2 cache: reads ahead without the registers that it would take. */
-template <typename T> static __device__ __forceinline__ void prefetch_row(const T *row, int n, int me, int threads)
-{
-#if !defined(LK_CUDA_EMULATED)
-    for (int i = me * 128; i < n * (int)sizeof(T); i += threads * 128) /* lines of 128 bytes */
-        asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + i));
-#else
-    (void)row, (void)n, (void)me, (void)threads;
-#endif
-}
+/* Rows `row`, `row` + step, … of K operands on their way into shared memory. A thread copies what it reads itself, so
+ * no thread waits for another one, and neither registers nor the number of warps limit the bytes in flight: an H200
+ * needs about 40 KiB of them for each multiprocessor. Rows that are not in packs are read when they are needed. */
+template <typename T, int N, int EACH, int K> struct row_queue {
+    const T *operand[K];
+    T       *slots; /* (ROWS_AHEAD(T), K, n), of the threads of a row */
+    int64_t  row, step, end;
+    int      n, me, threads, slot;
+
+    /* Starts the copies of the next row. Past the end they are none, which are waited for like others. */
+    __device__ __forceinline__ void push()
+    {
+        if constexpr (N > 1) {
+            static_assert(N * sizeof(T) == 16, "what copy_pack copies");
+            if (row < end) {
+#pragma unroll
+                for (int o = 0; o < K; o++) EACH_PACK(k, i, n)
+                copy_pack(slots + (slot * K + o) * n + i, operand[o] + row * n + i, true);
+            }
+            copies_commit();
+            slot = slot + 1 == ROWS_AHEAD(T) ? 0 : slot + 1;
+            row += step;
+        }
+    }
+    /* A pack of the oldest row, whose copies are complete. */
+    __device__ __forceinline__ lk__pack<T, N> at(int o, int i) const
+    {
+        if constexpr (N > 1)
+            return load_pack<N>(slots + (slot * K + o) * n + i);
+        else
+            return load_pack<N>(operand[o] + row * n + i);
+    }
+    /* After the last pack of a row was read: its slot is for the next one. */
+    __device__ __forceinline__ void pop()
+    {
+        if constexpr (N > 1)
+            push();
+        else
+            row += step;
+    }
+};
 
 /* The numbers of a pack of w or b, or of a constant where there is none. */
 template <int N, typename W>
@@ -69,6 +97,26 @@ static __device__ __forceinline__ lk__pack<W, N> load_weights(const W *w, int i,
     return pack;
 }
 
+/* w or b of the columns of a thread: HELD in registers, where these suffice, or read for each row. */
+template <typename W, int N, int EACH, bool HELD> struct row_weights {
+    const W       *from;
+    W              otherwise;
+    lk__pack<W, N> held[HELD ? EACH / N : 1];
+
+    __device__ __forceinline__ row_weights(const W *w, W constant, int n, int me, int threads)
+        : from(w), otherwise(constant)
+    {
+        if constexpr (HELD) EACH_PACK(k, i, n) held[k] = load_weights<N, W>(from, i, otherwise);
+    }
+    __device__ __forceinline__ lk__pack<W, N> at(int k, int i) const
+    {
+        if constexpr (HELD)
+            return held[k];
+        else
+            return load_weights<N, W>(from, i, otherwise);
+    }
+};
+
 /* x + residual, rounded to the type in which others read it. */
 template <typename T, int N>
 static __device__ __forceinline__ void add_pack(lk__pack<T, N> *x, const lk__pack<T, N> &residual)
@@ -77,42 +125,42 @@ static __device__ __forceinline__ void add_pack(lk__pack<T, N> *x, const lk__pac
     for (int j = 0; j < N; j++) store(&x->at[j], load(&x->at[j]) + load(&residual.at[j]));
 }
 
-/* Blocks of a multiprocessor that the registers must allow: enough bytes in flight, where rows are short and elements
- * narrow. */
-#define NORM_BLOCKS(T, EACH, WARP, RESIDUAL) ((WARP) && sizeof(T) <= 4 && (EACH) <= 24 ? ((RESIDUAL) ? 3 : 4) : 1)
+/* Blocks of warps of which a multiprocessor must have registers for two. */
+#define TWO_BLOCKS(T, N, WARP) ((WARP) && sizeof(T) <= 4 && (N) > 1 ? 2 : 1)
+#define HOLDS_WEIGHTS(T, N, EACH, WARP) ((WARP) && sizeof(T) <= 4 && (N) > 1 && (EACH) <= 24)
 
+/* Warps have every gridDim-th row, so that a small number of rows is spread over all multiprocessors. */
 template <typename T, int N, int EACH, bool WARP, bool RMS, bool RESIDUAL>
-static __global__ void __launch_bounds__(WARP ? NORM_WARPS * 32 : BLOCK_ROW / BLOCK_EACH,
-                                         NORM_BLOCKS(T, EACH, WARP, RESIDUAL)) norm_rows(row_norm<T> p)
+static __global__ void __launch_bounds__(WARP ? NORM_WARPS * 32 : BLOCK_ROW / BLOCK_EACH, TWO_BLOCKS(T, N, WARP))
+    norm_rows(row_norm<T> p)
 {
     typedef WIDE(T) W;
-    __shared__ W   shared[32];
+    await_previous();
+    __shared__ W shared[32];
+    DYNAMIC_SHARED(T, slots);
+    constexpr int  OPERANDS = RESIDUAL ? 2 : 1;
+    constexpr bool HELD = HOLDS_WEIGHTS(T, N, EACH, WARP);
     const int      n = (int)p.n, threads = WARP ? 32 : blockDim.x, me = WARP ? threadIdx.x % 32 : threadIdx.x;
-    const int64_t  first = WARP ? (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32 : blockIdx.x;
-    const int64_t  step = WARP ? (int64_t)gridDim.x * NORM_WARPS : gridDim.x;
-    lk__pack<T, N> x[EACH / N], next[EACH / N], residual[EACH / N], next_residual[EACH / N];
-    lk__pack<W, N> w[EACH / N], b[EACH / N]; /* of a warp's rows, which are short */
-    if constexpr (WARP) {
-        EACH_PACK(k, i, n) w[k] = load_weights<N, W>(p.w, i, 1);
-        EACH_PACK(k, i, n) b[k] = load_weights<N, W>(p.b, i, 0);
-    }
-    if (first < p.rows) {
-        load_row<T, N, EACH>(p.x + first * p.n, n, me, threads, x);
-        if constexpr (RESIDUAL) load_row<T, N, EACH>(p.residual + first * p.n, n, me, threads, residual);
-    }
+    const int      warp = WARP ? threadIdx.x / 32 : 0;
+    const int64_t  first = blockIdx.x + (int64_t)gridDim.x * warp, step = (int64_t)gridDim.x * (WARP ? NORM_WARPS : 1);
+    lk__pack<T, N> x[EACH / N];
+    row_queue<T, N, EACH, OPERANDS> rows = {
+        {p.x}, slots + warp * (ROWS_AHEAD(T) * OPERANDS) * n, first, step, p.rows, n, me, threads, 0};
+    if constexpr (RESIDUAL) rows.operand[1] = p.residual;
+#pragma unroll
+    for (int i = 0; i < ROWS_AHEAD(T); i++) rows.push();
+    if (first >= p.rows) return; /* a warp: only a block's threads wait for one another */
+    const row_weights<W, N, EACH, HELD> w(p.w, 1, n, me, threads), b(p.b, 0, n, me, threads);
     for (int64_t row = first; row < p.rows; row += step) {
-        if (row + step < p.rows) {
-            load_row<T, N, EACH>(p.x + (row + step) * p.n, n, me, threads, next);
-            if constexpr (RESIDUAL)
-                load_row<T, N, EACH>(p.residual + (row + step) * p.n, n, me, threads, next_residual);
+        copies_wait<ROWS_AHEAD(T) - 1>();
+        EACH_PACK(k, i, n)
+        {
+            x[k] = rows.at(0, i);
+            if constexpr (RESIDUAL) add_pack<T, N>(&x[k], rows.at(1, i));
         }
-        if constexpr (RESIDUAL) {
-            EACH_PACK(k, i, n)
-            {
-                add_pack<T, N>(&x[k], residual[k]);
-                if (p.sum) store_pack<N>(p.sum + row * p.n + i, x[k]);
-            }
-        }
+        rows.pop();
+        if constexpr (RESIDUAL)
+            if (p.sum) EACH_PACK(k, i, n) store_pack<N>(p.sum + row * p.n + i, x[k]);
         W mean = 0, squares = 0;
         if constexpr (!RMS) {
             EACH_PACK(k, i, n)
@@ -127,26 +175,31 @@ static __global__ void __launch_bounds__(WARP ? NORM_WARPS * 32 : BLOCK_ROW / BL
         W rstd = inverse_root(row_sum<WARP>(squares, shared) / (W)n + p.epsilon);
         EACH_PACK(k, i, n)
         {
-            lk__pack<T, N> y;
-            if constexpr (!WARP) {
-                w[k] = load_weights<N, W>(p.w, i, 1);
-                b[k] = load_weights<N, W>(p.b, i, 0);
-            }
+            const lk__pack<W, N> scale = w.at(k, i), offset = b.at(k, i);
+            lk__pack<T, N>       y;
 #pragma unroll
-            for (int j = 0; j < N; j++) store(&y.at[j], (load(&x[k].at[j]) - mean) * rstd * w[k].at[j] + b[k].at[j]);
+            for (int j = 0; j < N; j++) store(&y.at[j], (load(&x[k].at[j]) - mean) * rstd * scale.at[j] + offset.at[j]);
             store_pack<N>(p.y + row * p.n + i, y);
         }
         if (me == 0) {
             if (!RMS && p.mean) p.mean[row] = mean;
             if (p.rstd) p.rstd[row] = rstd;
         }
-#pragma unroll
-        for (int k = 0; k < EACH / N; k++) {
-            x[k] = next[k];
-            if constexpr (RESIDUAL) residual[k] = next_residual[k];
-        }
     }
 }
+
+/* What forward saved of a row; read a row ahead, as a thread would wait for it as long as for the row itself. */
+template <typename W, bool RMS> struct row_statistics {
+    W mean, rstd;
+
+    __device__ __forceinline__ row_statistics(const W *saved_mean, const W *saved_rstd, int64_t row, int64_t end)
+        : mean(0), rstd(0)
+    {
+        if (row >= end) return;
+        if constexpr (!RMS) mean = saved_mean[row];
+        rstd = saved_rstd[row];
+    }
+};
 
 /* What a thread sums over the rows of its part, for its columns. */
 template <typename W, int EACH> struct weight_sums {
@@ -157,18 +210,16 @@ template <typename W, int EACH> struct weight_sums {
 template <typename W> struct row_products {
     W total, product;
 };
-template <typename T, int N, int EACH, bool RMS>
-static __device__ __forceinline__ row_products<WIDE(T)> add_weight_row(weight_sums<WIDE(T), EACH> *sums,
-                                                                       const lk__pack<T, N> (&x)[EACH / N],
-                                                                       const lk__pack<T, N> (&dy)[EACH / N],
-                                                                       const WIDE(T) * weight, int n, int me,
-                                                                       int threads, WIDE(T) mean, WIDE(T) rstd)
+template <typename T, int N, int EACH, bool RMS, bool HELD>
+static __device__ __forceinline__ row_products<WIDE(T)> add_weight_row(
+    weight_sums<WIDE(T), EACH> *sums, const lk__pack<T, N> (&x)[EACH / N], const lk__pack<T, N> (&dy)[EACH / N],
+    const row_weights<WIDE(T), N, EACH, HELD> &weight, int n, int me, int threads, WIDE(T) mean, WIDE(T) rstd)
 {
     typedef WIDE(T) W;
     row_products<W> row = {0, 0};
     EACH_PACK(k, i, n)
     {
-        lk__pack<W, N> w = load_weights<N, W>(weight, i, 1);
+        const lk__pack<W, N> w = weight.at(k, i);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             W d = load(&dy[k].at[j]), c = load(&x[k].at[j]) - mean, g = d * w.at[j];
@@ -181,78 +232,97 @@ static __device__ __forceinline__ row_products<WIDE(T)> add_weight_row(weight_su
     return row;
 }
 
-/* The block's sums to its part of p.partial; those of warps are added one after the other, in `shared`, (2, n). */
-template <typename T, int N, int EACH, bool WARP, bool RMS>
-static __device__ __forceinline__ void write_weight_sums(const row_norm<T> &p, const weight_sums<WIDE(T), EACH> &sums,
-                                                         int n, int me, int threads, WIDE(T) * shared)
+/* A thread's sums for its columns, to the block's part of p.partial; those of warps are first stored in `shared`,
+ * (GRAD_WARPS, n), and added in the warps' order. */
+template <typename W, int N, int EACH, bool WARP>
+static __device__ __forceinline__ void write_weight_sums(W *to, const W (&sums)[EACH], int n, int me, int threads,
+                                                         W *shared)
 {
-    WIDE(T) *to = p.partial + (int64_t)blockIdx.x * (RMS ? 1 : 2) * p.n;
-    if constexpr (WARP) {
-        for (int turn = 0; turn < GRAD_WARPS; turn++) {
-            if ((int)threadIdx.x / 32 == turn) {
-                EACH_PACK(k, i, n)
-                for (int j = 0; j < N; j++) {
-                    shared[i + j] = turn ? shared[i + j] + sums.dw[k * N + j] : sums.dw[k * N + j];
-                    if (!RMS) shared[n + i + j] = turn ? shared[n + i + j] + sums.db[k * N + j] : sums.db[k * N + j];
-                }
-            }
-            __syncthreads();
-        }
-        for (int i = threadIdx.x; i < (RMS ? n : 2 * n); i += blockDim.x) to[i] = shared[i];
-    } else {
-        EACH_PACK(k, i, n)
-        for (int j = 0; j < N; j++) {
-            to[i + j] = sums.dw[k * N + j];
-            if (!RMS) to[n + i + j] = sums.db[k * N + j];
-        }
+    W *own = WARP ? shared + threadIdx.x / 32 * n : to;
+    if (WARP) __syncthreads(); /* others may still read what was there */
+    constexpr int M = N < PACK(W) ? N : PACK(W);
+    EACH_PACK(k, i, n)
+#pragma unroll
+    for (int j = 0; j < N; j += M) {
+        lk__pack<W, M> pack;
+#pragma unroll
+        for (int m = 0; m < M; m++) pack.at[m] = sums[k * N + j + m];
+        store_pack<M>(own + i + j, pack);
+    }
+    if (!WARP) return;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        W sum = shared[i];
+#pragma unroll
+        for (int warp = 1; warp < GRAD_WARPS; warp++) sum += shared[warp * n + i];
+        to[i] = sum;
     }
 }
 
 /* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd; RMS norm has no mean(g). Block
  * i has part i of the rows. */
 template <typename T, int N, int EACH, bool WARP, bool RMS, bool RESIDUAL>
-static __global__ void __launch_bounds__(WARP ? GRAD_WARPS * 32 : BLOCK_ROW / BLOCK_EACH,
-                                         WARP && sizeof(T) <= 4 && EACH <= 24 ? 2 : 1) norm_rows_grad(row_norm<T> p)
+static __global__ void __launch_bounds__(WARP ? GRAD_WARPS * 32 : BLOCK_ROW / BLOCK_EACH, TWO_BLOCKS(T, N, WARP))
+    norm_rows_grad(row_norm<T> p)
 {
     typedef WIDE(T) W;
+    await_previous();
     __shared__ W shared[32];
-    DYNAMIC_SHARED(W, warp_sums);
-    const int            n = (int)p.n, threads = WARP ? 32 : blockDim.x, me = WARP ? threadIdx.x % 32 : threadIdx.x;
-    const int            step = WARP ? GRAD_WARPS : 1;
-    const int64_t        end = part_begin(p.rows, p.parts, blockIdx.x + 1);
-    const int64_t        first = part_begin(p.rows, p.parts, blockIdx.x) + (WARP ? (int)threadIdx.x / 32 : 0);
-    lk__pack<T, N>       x[EACH / N], dy[EACH / N];
-    weight_sums<W, EACH> sums;
+    DYNAMIC_SHARED(unsigned char, bytes);
+    constexpr int  AHEAD = ROWS_AHEAD(T), OPERANDS = RESIDUAL ? 3 : 2, PENDING = AHEAD * (RESIDUAL ? 2 : 1) - 1;
+    constexpr bool HELD = HOLDS_WEIGHTS(T, N, EACH, WARP);
+    const int      n = (int)p.n, threads = WARP ? 32 : blockDim.x, me = WARP ? threadIdx.x % 32 : threadIdx.x;
+    const int      warp = WARP ? threadIdx.x / 32 : 0, step = WARP ? GRAD_WARPS : 1;
+    const int64_t  end = part_begin(p.rows, p.parts, blockIdx.x + 1);
+    const int64_t  first = part_begin(p.rows, p.parts, blockIdx.x) + warp;
+    T             *slots = (T *)bytes + warp * (AHEAD * OPERANDS) * n;
+    lk__pack<T, N> x[EACH / N], dy[EACH / N];
+    row_queue<T, N, EACH, 2> rows = {{p.x, p.dy}, slots, first, step, end, n, me, threads, 0};
+    row_queue<T, N, EACH, 1> residual = {{p.residual}, slots + 2 * AHEAD * n, first, step, end, n, me, threads, 0};
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        rows.push();
+        if constexpr (RESIDUAL) residual.push();
+    }
+    const row_weights<W, N, EACH, HELD> w(p.w, 1, n, me, threads);
+    weight_sums<W, EACH>                sums;
 #pragma unroll
     for (int j = 0; j < EACH; j++) sums.dw[j] = sums.db[j] = 0;
+    row_statistics<W, RMS> next(p.saved_mean, p.saved_rstd, first, end);
     for (int64_t row = first; row < end; row += step) {
-        load_row<T, N, EACH>(p.x + row * p.n, n, me, threads, x);
-        load_row<T, N, EACH>(p.dy + row * p.n, n, me, threads, dy);
-        if constexpr (RESIDUAL) prefetch_row(p.residual + row * p.n, n, me, threads);
-        if (row + step < end) {
-            prefetch_row(p.x + (row + step) * p.n, n, me, threads);
-            prefetch_row(p.dy + (row + step) * p.n, n, me, threads);
-        }
-        W               mean = RMS ? (W)0 : p.saved_mean[row], rstd = p.saved_rstd[row];
-        row_products<W> products = add_weight_row<T, N, EACH, RMS>(&sums, x, dy, p.w, n, me, threads, mean, rstd);
-        W               level = RMS ? 0 : row_sum<WARP>(products.total, shared) / (W)n;
-        W               slope = row_sum<WARP>(products.product, shared) / (W)n * rstd * rstd; /* of x - mean */
+        const W mean = next.mean, rstd = next.rstd;
+        next = row_statistics<W, RMS>(p.saved_mean, p.saved_rstd, row + step, end);
+        copies_wait<PENDING>();
         EACH_PACK(k, i, n)
         {
-            lk__pack<W, N> w = load_weights<N, W>(p.w, i, 1);
-            lk__pack<T, N> dx;
-            if constexpr (RESIDUAL) dx = load_pack<N>(p.residual + row * p.n + i);
+            x[k] = rows.at(0, i);
+            dy[k] = rows.at(1, i);
+        }
+        rows.pop();
+        row_products<W> products = add_weight_row<T, N, EACH, RMS>(&sums, x, dy, w, n, me, threads, mean, rstd);
+        W               level = RMS ? 0 : row_sum<WARP>(products.total, shared) / (W)n;
+        W               slope = row_sum<WARP>(products.product, shared) / (W)n * rstd * rstd; /* of x - mean */
+        if constexpr (RESIDUAL) copies_wait<PENDING>();
+        EACH_PACK(k, i, n)
+        {
+            const lk__pack<W, N> scale = w.at(k, i);
+            lk__pack<T, N>       dx;
+            if constexpr (RESIDUAL) dx = residual.at(0, i);
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                W g = load(&dy[k].at[j]) * w.at[j], c = load(&x[k].at[j]) - mean;
+                W g = load(&dy[k].at[j]) * scale.at[j], c = load(&x[k].at[j]) - mean;
                 W d = (g - level - c * slope) * rstd;
                 if constexpr (RESIDUAL) d += load(&dx.at[j]);
                 store(&dx.at[j], d);
             }
             store_pack<N>(p.y + row * p.n + i, dx);
         }
+        if constexpr (RESIDUAL) residual.pop();
     }
-    if (p.partial) write_weight_sums<T, N, EACH, WARP, RMS>(p, sums, n, me, threads, warp_sums);
+    if (!p.partial) return;
+    W *to = p.partial + (int64_t)blockIdx.x * (RMS ? 1 : 2) * p.n;
+    write_weight_sums<W, N, EACH, WARP>(to, sums.dw, n, me, threads, (W *)bytes);
+    if constexpr (!RMS) write_weight_sums<W, N, EACH, WARP>(to + n, sums.db, n, me, threads, (W *)bytes);
 }
 
 /* ---- rows that are too long for registers: one block each, sums in double ---- */
@@ -334,6 +404,7 @@ template <typename T> static void set_extents(row_norm<T> *p, const lk__kernel_c
     p->rows = cuda_product(x, 0, x->rank - axis);
     p->n = cuda_product(x, x->rank - axis, x->rank);
     p->epsilon = (WIDE(T))call->attrs->epsilon;
+    p->processors = cuda_device(call)->processors;
 }
 
 /* Parts of the rows for the sums of weights: a warp or block has one row at least. */
@@ -358,65 +429,86 @@ template <typename T> static bool packs_fit(const row_norm<T> &p)
 
 static bool is_long(int64_t n, bool packs) { return n > (packs ? BLOCK_ROW : WARP_ROW); }
 
-template <typename T, int N, int EACH, bool RMS> static void launch_warps(cudaStream_t stream, const row_norm<T> &p)
+/* Bytes of shared memory for rows in packs: the slots of each of `rows` that a block has at once. */
+template <typename T> static size_t slot_bytes(const row_norm<T> &p, int rows, int operands)
 {
-    /* Several rows for each warp, which keeps w and b: grids have no part in the results. */
-    int64_t blocks = cuda_tiles(p.rows, NORM_WARPS * (p.rows >= 16384 ? 4 : 1));
-    if (p.residual)
-        LAUNCH((norm_rows<T, N, EACH, true, RMS, true>), cuda_blocks(blocks, 1), NORM_WARPS * 32, 0, stream, p);
-    else
-        LAUNCH((norm_rows<T, N, EACH, true, RMS, false>), cuda_blocks(blocks, 1), NORM_WARPS * 32, 0, stream, p);
+    return (size_t)(rows * ROWS_AHEAD(T) * operands) * (size_t)p.n * sizeof(T);
 }
 
-template <typename T, int N, bool RMS> static void launch_blocks(cudaStream_t stream, const row_norm<T> &p)
+/* At most 96 KiB, which all GPUs since 8.0 have. More than 48 KiB, with up to 1 KiB of variables, must be requested; a
+ * failure makes the launch fail. */
+template <typename K> static void allow_shared(K kernel, size_t bytes)
 {
-    unsigned threads = (unsigned)cuda_tiles(p.n, BLOCK_EACH * 32) * 32;
-    if (p.residual)
-        LAUNCH((norm_rows<T, N, BLOCK_EACH, false, RMS, true>), cuda_blocks(p.rows, 1), threads, 0, stream, p);
-    else
-        LAUNCH((norm_rows<T, N, BLOCK_EACH, false, RMS, false>), cuda_blocks(p.rows, 1), threads, 0, stream, p);
+    lk__prefer_shared(kernel);
+    if (bytes > 47 << 10) (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-template <typename T, bool RMS> static void launch_norm(cudaStream_t stream, const row_norm<T> &p)
+/* As many blocks as the multiprocessors have room for, which loop over the rows: grids have no part in the results. */
+template <typename T> static unsigned norm_blocks(const row_norm<T> &p, int each)
+{
+    int64_t blocks = (int64_t)p.processors * each;
+    return (unsigned)(p.rows < blocks ? p.rows : blocks);
+}
+
+template <typename T, int N, int EACH, bool RMS, bool RESIDUAL>
+static void launch_warps(cudaStream_t stream, const row_norm<T> &p)
+{
+    size_t bytes = N > 1 ? slot_bytes(p, NORM_WARPS, RESIDUAL ? 2 : 1) : 0;
+    allow_shared(norm_rows<T, N, EACH, true, RMS, RESIDUAL>, bytes);
+    LAUNCH_EARLY((norm_rows<T, N, EACH, true, RMS, RESIDUAL>), norm_blocks(p, 2), NORM_WARPS * 32, bytes, stream, p);
+}
+
+template <typename T, int N, bool RMS, bool RESIDUAL>
+static void launch_blocks(cudaStream_t stream, const row_norm<T> &p)
+{
+    int    threads = (int)cuda_tiles(p.n, BLOCK_EACH * 32) * 32;
+    size_t bytes = slot_bytes(p, 1, RESIDUAL ? 2 : 1);
+    allow_shared(norm_rows<T, N, BLOCK_EACH, false, RMS, RESIDUAL>, bytes);
+    LAUNCH_EARLY((norm_rows<T, N, BLOCK_EACH, false, RMS, RESIDUAL>), norm_blocks(p, 1024 / threads), threads, bytes,
+                 stream, p);
+}
+
+template <typename T, bool RMS, bool RESIDUAL> static void launch_norm(cudaStream_t stream, const row_norm<T> &p)
 {
     if (p.rows == 0 || p.n == 0) return;
     bool packs = packs_fit(p);
     if (is_long(p.n, packs))
         LAUNCH((norm_long<T, RMS>), cuda_blocks(p.rows, 1), LONG_THREADS, 0, stream, p);
     else if (!packs)
-        launch_warps<T, 1, 32, RMS>(stream, p);
+        launch_warps<T, 1, 32, RMS, RESIDUAL>(stream, p);
     else if constexpr (sizeof(T) <= 4) {
         if (p.n <= 512)
-            launch_warps<T, PACK(T), 16, RMS>(stream, p);
+            launch_warps<T, PACK(T), 16, RMS, RESIDUAL>(stream, p);
         else if (p.n <= 768)
-            launch_warps<T, PACK(T), 24, RMS>(stream, p);
+            launch_warps<T, PACK(T), 24, RMS, RESIDUAL>(stream, p);
         else if (p.n <= WARP_ROW)
-            launch_warps<T, PACK(T), 32, RMS>(stream, p);
+            launch_warps<T, PACK(T), 32, RMS, RESIDUAL>(stream, p);
         else
-            launch_blocks<T, PACK(T), RMS>(stream, p);
+            launch_blocks<T, PACK(T), RMS, RESIDUAL>(stream, p);
     }
 }
 
-template <typename T, int N, int EACH, bool RMS>
+template <typename T, int N, int EACH, bool RMS, bool RESIDUAL>
 static void launch_warps_grad(cudaStream_t stream, const row_norm<T> &p)
 {
-    size_t bytes = (size_t)(p.partial ? 2 * p.n : 0) * sizeof *p.partial;
-    if (p.residual)
-        LAUNCH((norm_rows_grad<T, N, EACH, true, RMS, true>), (unsigned)p.parts, GRAD_WARPS * 32, bytes, stream, p);
-    else
-        LAUNCH((norm_rows_grad<T, N, EACH, true, RMS, false>), (unsigned)p.parts, GRAD_WARPS * 32, bytes, stream, p);
+    size_t slots = N > 1 ? slot_bytes(p, GRAD_WARPS, RESIDUAL ? 3 : 2) : 0;
+    size_t sums = (size_t)(p.partial ? GRAD_WARPS * p.n : 0) * sizeof *p.partial, bytes = slots > sums ? slots : sums;
+    allow_shared(norm_rows_grad<T, N, EACH, true, RMS, RESIDUAL>, bytes);
+    LAUNCH_EARLY((norm_rows_grad<T, N, EACH, true, RMS, RESIDUAL>), (unsigned)p.parts, GRAD_WARPS * 32, bytes, stream,
+                 p);
 }
 
-template <typename T, int N, bool RMS> static void launch_blocks_grad(cudaStream_t stream, const row_norm<T> &p)
+template <typename T, int N, bool RMS, bool RESIDUAL>
+static void launch_blocks_grad(cudaStream_t stream, const row_norm<T> &p)
 {
     unsigned threads = (unsigned)cuda_tiles(p.n, BLOCK_EACH * 32) * 32;
-    if (p.residual)
-        LAUNCH((norm_rows_grad<T, N, BLOCK_EACH, false, RMS, true>), (unsigned)p.parts, threads, 0, stream, p);
-    else
-        LAUNCH((norm_rows_grad<T, N, BLOCK_EACH, false, RMS, false>), (unsigned)p.parts, threads, 0, stream, p);
+    size_t   bytes = slot_bytes(p, 1, RESIDUAL ? 3 : 2);
+    allow_shared(norm_rows_grad<T, N, BLOCK_EACH, false, RMS, RESIDUAL>, bytes);
+    LAUNCH_EARLY((norm_rows_grad<T, N, BLOCK_EACH, false, RMS, RESIDUAL>), (unsigned)p.parts, threads, bytes, stream,
+                 p);
 }
 
-template <typename T, bool RMS> static void launch_grad(cudaStream_t stream, const row_norm<T> &p)
+template <typename T, bool RMS, bool RESIDUAL> static void launch_grad(cudaStream_t stream, const row_norm<T> &p)
 {
     if (p.rows == 0 || p.n == 0) return;
     bool packs = packs_fit(p);
@@ -426,16 +518,16 @@ template <typename T, bool RMS> static void launch_grad(cudaStream_t stream, con
             LAUNCH((long_weight_sums<T, RMS>), dim3((unsigned)cuda_tiles(p.n, COLUMN_THREADS), (unsigned)p.parts),
                    COLUMN_THREADS, 0, stream, p);
     } else if (!packs)
-        launch_warps_grad<T, 1, 32, RMS>(stream, p);
+        launch_warps_grad<T, 1, 32, RMS, RESIDUAL>(stream, p);
     else if constexpr (sizeof(T) <= 4) {
         if (p.n <= 512)
-            launch_warps_grad<T, PACK(T), 16, RMS>(stream, p);
+            launch_warps_grad<T, PACK(T), 16, RMS, RESIDUAL>(stream, p);
         else if (p.n <= 768)
-            launch_warps_grad<T, PACK(T), 24, RMS>(stream, p);
+            launch_warps_grad<T, PACK(T), 24, RMS, RESIDUAL>(stream, p);
         else if (p.n <= WARP_ROW)
-            launch_warps_grad<T, PACK(T), 32, RMS>(stream, p);
+            launch_warps_grad<T, PACK(T), 32, RMS, RESIDUAL>(stream, p);
         else
-            launch_blocks_grad<T, PACK(T), RMS>(stream, p);
+            launch_blocks_grad<T, PACK(T), RMS, RESIDUAL>(stream, p);
     }
 }
 
@@ -452,7 +544,10 @@ template <typename T, bool RMS> static void run_norm(const lk__kernel_call *call
     p.mean = RMS ? NULL : out_data<W>(call, 1);
     p.rstd = out_data<W>(call, RMS ? 1 : 2);
     p.sum = out_data<T>(call, RMS ? 2 : 3);
-    launch_norm<T, RMS>(cuda_stream(call), p);
+    if (p.residual)
+        launch_norm<T, RMS, true>(cuda_stream(call), p);
+    else
+        launch_norm<T, RMS, false>(cuda_stream(call), p);
 }
 
 extern "C" lk_status lk__cuda_layer_norm(const lk__kernel_call *call)
@@ -498,7 +593,10 @@ template <typename T, bool RMS> static void run_grad(const lk__kernel_call *call
     p.y = out_data<T>(call, 0);
     p.partial = dw || db ? (W *)call->workspace : NULL;
     p.parts = weight_parts(p.rows, p.n);
-    launch_grad<T, RMS>(cuda_stream(call), p);
+    if (p.residual)
+        launch_grad<T, RMS, true>(cuda_stream(call), p);
+    else
+        launch_grad<T, RMS, false>(cuda_stream(call), p);
     if (p.partial) launch_weight_parts<W, W>(cuda_stream(call), p.partial, p.parts, p.n, RMS ? 1 : 2, dw, db);
 }
 
