@@ -284,6 +284,7 @@ bool lk__node_needs_gradient(const lk_graph *graph, const lk__graph_node *node);
 
 double lk__arithmetic_none(const lk_graph *graph, const lk__graph_node *node);
 double lk__bytes_operands(const lk_graph *graph, const lk__graph_node *node); /* each operand once */
+double lk__bytes_updated(const lk_graph *graph, const lk__graph_node *node);  /* of an optimizer's operation */
 double lk__bytes_none(const lk_graph *graph, const lk__graph_node *node);
 
 /* ---- for shape rules (graph/shape.c) ---- */

@@ -19,7 +19,7 @@
         .no_gradient = LK__NO_OPERAND, .in_place = LK__NO_OPERAND,                                                  \
         .leaves = LK__LEAVES_SEPARATE, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_STATE,                    \
         .evaluation = LK__EVALUATE_SAME, .recompute = LK__RECOMPUTE, .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO, \
-        MEMORY_BOUND                                                                                                \
+        .arithmetic = lk__arithmetic_none, .bytes = lk__bytes_updated                                               \
     }
 #define MOMENT(name, presence) OPERAND(name, REAL, presence, ROWS)
 

@@ -55,6 +55,14 @@ double lk__bytes_operands(const lk_graph *g, const lk__graph_node *n)
     return bytes;
 }
 
+/* A parameter and its moments are read, too. `stored`, the last output, is not. */
+double lk__bytes_updated(const lk_graph *g, const lk__graph_node *n)
+{
+    double bytes = lk__bytes_operands(g, n);
+    for (int i = 0; i < n->outputs && i < lk__op_find(n->op)->outputs - 1; i++) bytes += operand_bytes(g, n->out[i]);
+    return bytes;
+}
+
 double lk__bytes_none(const lk_graph *g, const lk__graph_node *n)
 {
     (void)g, (void)n;
