@@ -1,4 +1,4 @@
-/* bandwidth.c - reads memory with several threads at once, each its own, and takes the time of whole passes. */
+/* bandwidth.c - reads memory with several threads at once, each its own part, and times whole passes. */
 #define _GNU_SOURCE
 #include "bandwidth.h"
 

@@ -23,16 +23,17 @@ static const option bench_options[] = {
     DATA_OPTIONS,
     DATA_ON_DEVICE_OPTION,
     HEADING("Ranks"),
-    RANKS_OPTION("Ranks to start on this host (default: train 1, comm 2). train: they share --batch; comm: 1 to 256"),
+    RANKS_OPTION(
+        "Ranks to start on this host (default: train 1, comm 2). train: they share each batch; comm: 1 to 256"),
     MESH_OPTION,
     CHOICE_LISTED("backend", "NAME", "auto", transport_of_groups, "Transport between ranks"),
     PARALLEL_OPTIONS TACTICS_OPTION,
     HEADING("Running"),
     INTEGER("steps", "N", "0", 0, 1e9,
-            "Steps to measure; 0: as many as take about two seconds, but at least 20. The first quarter is warm-up"),
+            "Steps to measure; 0: enough for about two seconds, but at least 20. The first quarter is warm-up"),
     MACHINE_OPTIONS,
     FLAG("profile",
-         "Print the time of each part of a step; on a GPU, also what bounds it and how much of that bound is reached"),
+         "Print the time of each part of a step; on a GPU, also what limits it and how close it comes to that limit"),
     COMM_OPTIONS,
     GENERATE_OPTIONS,
     HEADING("All benchmarks"),
@@ -312,7 +313,7 @@ static bool check_options(const options *given, int benchmark)
         if (!name || given->lines[i] == 0 || uses_option(benchmark, name)) continue;
         int other = TRAIN;
         while (!uses_option(other, name)) other++;
-        print_error("bench", "--%s is an option of `lockstep bench %s`", name, benchmarks[other]);
+        print_error("bench", "--%s applies only to `lockstep bench %s`", name, benchmarks[other]);
         return false;
     }
     return true;
@@ -348,7 +349,7 @@ static int run_bench(const options *given)
     if (options_flag(given, "profile") && device_data_place(given) == LK_DATA_ON_DEVICE) {
         print_error(
             "bench",
-            "--profile and --data-on-device yes are mutually exclusive: a profile measures batches from the host");
+            "--profile and --data-on-device yes are mutually exclusive: --profile measures with batches from the host");
         return EXIT_USER_ERROR;
     }
     if (benchmark == COMM) return bench_comm(given);
@@ -387,14 +388,14 @@ static int run_bench(const options *given)
 const command command_bench = {
     "bench",
     "measure training, generation, or collectives",
-    "`lockstep bench train` trains on generated data in memory and prints the speed of the median step, the mean time "
-    "of a step, the time from exec to the end of the first step, and the peak memory.\n\n"
+    "`lockstep bench train` trains on generated data in memory and prints the speed of the median step, the mean step "
+    "time, the time from exec to the end of the first step, and the peak memory.\n\n"
     "`lockstep bench comm` starts ranks on this host, or runs as one of the ranks that mpirun, srun or `lockstep run` "
     "started, and prints, for each size, the median time of a collective, its bandwidth, the memory bandwidth of the "
-    "same processes, and the limit that it sets: bytes / the time in which they move the minimum that the collective "
-    "must move between buffers that all of them map (all_reduce of S bytes on N ranks: NS bytes read and NS written). "
-    "If --device names a GPU, it measures the collectives that the ranks' GPUs run by themselves, and prints the table "
-    "of nccl-tests.\n\n"
+    "same processes, and the limit that memory sets: bytes / the time that these processes need to move the minimum "
+    "amount of data for the collective between buffers mapped by all of them (all_reduce of S bytes on N ranks: NS "
+    "bytes read and NS written). If --device selects a GPU, it measures the collectives that the GPUs run themselves, "
+    "and prints a table in the format of nccl-tests.\n\n"
     "`lockstep bench generate` generates text with a transformer's initial weights and prints the tokens per second "
     "and how much of the memory bandwidth is used for reading the weights.\n\n"
     "Examples: lockstep bench train --model cnn --batch 64 --threads 1 --json; lockstep bench comm --ranks 2 --sizes "

@@ -248,13 +248,10 @@ static void print_legend(const bench *b)
         bench_device_legend();
         return;
     }
-    printf("\nGB/s. algbw: bytes / time (the median of rank 0's calls); busbw: bytes on the bus / time, as in "
-           "nccl-tests;\n"
-           "memcpy: the ranks' own memory bandwidth for the same number of bytes. limit: bytes / the time in which "
-           "these ranks,\n"
-           "all at once, move the minimum that %s must move through memory that all of them map, without adding and\n"
-           "without waiting: "
-           "with N ranks and buffers of S bytes, %s.\n",
+    printf("\nBandwidths in GB/s. algbw: bytes / time (the median of rank 0's calls); busbw: bytes on the bus / time, "
+           "as in\nnccl-tests; memcpy: the ranks' own memory bandwidth for the same number of bytes. limit: bytes / "
+           "the time that these ranks,\nworking at once, need to move the minimum amount of data for %s through memory "
+           "that all of them map, without\nadding or waiting: with N ranks and buffers of S bytes, %s.\n",
            collective->name, collective->traffic);
 }
 

@@ -8,9 +8,11 @@
 #define COMM_OPTIONS \
     HEADING("`bench comm`"), \
     CHOICE_LISTED("op", "NAME", "all_reduce", bench_comm_op, \
-           "The collective, in f32; reductions sum"), \
-    CHOICE("memory", "KIND", "both", "symmetric|ordinary|both", "Kind of buffers"), \
-    TEXT("sizes", "LIST", "8,4K,64K,1M,4M,25M,100M", "Bytes of a buffer, comma-separated")
+           "The collective to measure, in f32; "      \
+           "reductions compute sums"),                \
+    CHOICE("memory", "KIND", "both", "symmetric|ordinary|both", "Which buffers to " \
+                                                                "measure"),         \
+    TEXT("sizes", "LIST", "8,4K,64K,1M,4M,25M,100M", "Buffer sizes in bytes, comma-separated")
 /* clang-format on */
 
 const char *bench_comm_op(int index); /* the values of --op; NULL past the last */

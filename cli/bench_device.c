@@ -97,6 +97,6 @@ lk_status bench_device_measure(bench_device *b, size_t bytes)
 void bench_device_legend(void)
 {
     printf("\nColumns as in nccl-tests: algbw is bytes / time, busbw bytes on the bus / time. Each graph runs several "
-           "calls; time is\nper call, the median over graphs. #wrong: elements that are not bit-identical to the "
-           "result of the host's collective.\n");
+           "calls; time is\nper call, the median over graphs. #wrong: elements that differ in any bit from the result "
+           "of the collective on the host.\n");
 }

@@ -1,5 +1,5 @@
-/* bench_generate.c - `lockstep bench generate`: tokens a second with initial weights, and the rate at which weights are
- * read, in proportion to the memory's bandwidth, which bounds it. */
+/* bench_generate.c - `lockstep bench generate`: tokens per second with initial weights, and the rate at which weights
+ * are read as a share of the memory bandwidth, which bounds it. */
 #define _GNU_SOURCE
 #include "bench_generate.h"
 
@@ -41,7 +41,7 @@ static int read_options(bench *b, const options *given)
     b->prompt_tokens = options_integer(given, "prompt-tokens");
     b->tokens = options_integer(given, "tokens");
     if (b->prompt_tokens + b->tokens > b->transformer.config.context) {
-        print_error("bench", "--prompt-tokens %lld and --tokens %lld: their sum exceeds the context of %s, %lld",
+        print_error("bench", "--prompt-tokens %lld plus --tokens %lld exceeds the context of %s, %lld",
                     (long long)b->prompt_tokens, (long long)b->tokens, model, (long long)b->transformer.config.context);
         return EXIT_USER_ERROR;
     }
@@ -120,7 +120,7 @@ static void print_result(const bench *b, const options *given)
                options_text(given, "model"), (long long)b->batch, threads, threads == 1 ? "" : "s",
                lk_context_isa(b->setup.context), options_text(given, "dtype"), (double)b->batch / b->step,
                b->prompt_rate, (long long)b->steps_count);
-        printf("weights, %.1f MB, are read at %.2f GB/s: %.0f %% of the %.2f GB/s that %s %s memory\n",
+        printf("weights (%.1f MB) are read at %.2f GB/s: %.0f %% of the %.2f GB/s that %s %s memory\n",
                1e-6 * (double)weights, 1e-9 * read, 100 * read / memory, 1e-9 * memory,
                device         ? "the GPU copies"
                : threads == 1 ? "one thread reads"

@@ -1,4 +1,4 @@
-/* comm_limit.c - moves the bytes of a collective in the pattern that symmetric memory needs, and takes the time.
+/* comm_limit.c - moves the bytes of a collective in the pattern that symmetric memory needs, and times it.
  *
  * No algorithm on memory that all ranks map moves fewer bytes: whatever a collective combines or passes on is read
  * once, and every byte of a result is written once. A rank reads and writes blocks that are still in its own cache when

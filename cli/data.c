@@ -14,14 +14,13 @@ static const option data_options[] = {
          "~/.cache/lockstep/NAME"),
     TEXT("url", "U", NULL, "URL of a directory with the files, such as a mirror"),
     HEADING("tokenize"),
-    TEXT_SUGGESTED(
-        "tokenizer", "NAME|FILE|DIR", NULL, "byte|char",
-        "byte, char (a token for each character; also writes OUT.tokenizer.json), a tokenizer.json, or a directory "
-        "that "
-        "has one"),
-    TEXT("out", "FILE", NULL, "The file of tokens, for --data tokens:FILE"),
-    TEXT("field", "NAME", "text", "JSONL: the field with the text"),
-    CHOICE("type", "TYPE", NULL, "u16|u32", "Type of a token (default: u16 where the vocabulary has at most 65536)"),
+    TEXT_SUGGESTED("tokenizer", "NAME|FILE|DIR", NULL, "byte|char",
+                   "byte, char (one token per character; also writes OUT.tokenizer.json), a tokenizer.json, or a "
+                   "directory that has one"),
+    TEXT("out", "FILE", NULL, "File to write the tokens to, for --data tokens:FILE"),
+    TEXT("field", "NAME", "text", "JSONL: name of the text field"),
+    CHOICE("type", "TYPE", NULL, "u16|u32",
+           "Type of a token (default: u16 if the vocabulary has at most 65536 tokens)"),
     FLAG("json", "Print one line of JSON"),
     OPTIONS_END,
 };
@@ -65,7 +64,7 @@ static int check_options(const options *given, const char *verb)
     bool                     tokenize = strcmp(verb, "tokenize") == 0;
     for (const char *const *name = others[tokenize]; *name; name++)
         if (options_given(given, *name)) {
-            print_error("data", "--%s is an option of `data %s`", *name, tokenize ? "get" : "tokenize");
+            print_error("data", "--%s applies only to `data %s`", *name, tokenize ? "get" : "tokenize");
             return EXIT_USER_ERROR;
         }
     if (!tokenize && given->operand_count != 2) {
@@ -86,7 +85,7 @@ static int run_data(const options *given)
         else
             print_error("data",
                         "unknown command `data %s`; `lockstep data get NAME` downloads a data set, `lockstep data "
-                        "tokenize` writes texts as tokens",
+                        "tokenize` turns texts into tokens",
                         verb);
         return EXIT_USER_ERROR;
     }
@@ -98,12 +97,12 @@ static int run_data(const options *given)
 const command command_data = {
     "data",
     "download a known data set, or turn texts into tokens",
-    "`data get` downloads cifar10, fashion-mnist or mnist, resumes an interrupted download, and checks every file's "
-    "SHA-256 before it gets its final name.\n\n"
+    "`data get` downloads cifar10, fashion-mnist or mnist, resumes an interrupted download, and verifies the SHA-256 "
+    "of each file before giving it its final name.\n\n"
     "`data tokenize` writes the tokens of text files, of the files below directories, and of JSON files (.jsonl, or "
-    ".json: an object in each line, or an array of objects) to one file for --data tokens:FILE. Documents begin as "
-    "the tokenizer's template says, and are followed by its end token. The memory needed does not depend on the size "
-    "of the texts, except for arrays, and the file appears only when it is complete.\n\n"
+    ".json: one object per line, or an array of objects) to one file for --data tokens:FILE. The tokenizer's template "
+    "says how each document begins, and each is followed by the end token. The memory needed does not depend on the "
+    "size of the texts, except for JSON arrays, and the file appears only when it is complete.\n\n"
     "Examples: lockstep data get cifar10; lockstep data tokenize corpus.jsonl --tokenizer tokenizer.json --out "
     "train.bin",
     "get NAME | tokenize FILE|DIR...",

@@ -33,7 +33,7 @@ static bool is_device(const char *name)
     return strcmp(name, "auto") == 0 || device_find(name, &d);
 }
 
-/* "auto, cpu, cuda and cuda:N" */
+/* "auto, cpu, cuda or cuda:N" */
 static const char *list_devices(char *out, size_t size)
 {
     lk_device   d = LK_DEVICE_INIT;
@@ -50,7 +50,7 @@ static const char *list_devices(char *out, size_t size)
     }
     int used = snprintf(out, size, "auto");
     for (int i = 0; i < count && used >= 0 && (size_t)used < size; i++)
-        used += snprintf(out + used, size - (size_t)used, "%s%s", i + 1 < count ? ", " : " and ", names[i]);
+        used += snprintf(out + used, size - (size_t)used, "%s%s", i + 1 < count ? ", " : " or ", names[i]);
     return out;
 }
 
@@ -74,7 +74,7 @@ int device_choose(const char *command, const options *given, const char **device
     *device = option ? option : variable && *variable ? variable : "auto";
     if (!is_device(*device)) {
         char list[512];
-        print_error(command, "%s%.40s%s: unknown device; devices are %s", option ? "--device " : "LOCKSTEP_DEVICE is '",
+        print_error(command, "%s%.40s%s: unknown device; expected %s", option ? "--device " : "LOCKSTEP_DEVICE is '",
                     *device, option ? "" : "' in the environment", list_devices(list, sizeof list));
         return EXIT_USER_ERROR;
     }

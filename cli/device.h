@@ -16,14 +16,14 @@
 
 /* For commands that allocate what a plan needs. */
 #define OVERCOMMIT_OPTION                                                                                           \
-    FLAG("overcommit", "Start even if less memory is available than needed, on this machine or within the limit "   \
-                       "of a control group: the system may then kill the process", .flags = OPTION_LOCAL)
+    FLAG("overcommit", "Start even if the run needs more memory than is available on this machine or within the "   \
+                       "cgroup's limit: the system may then kill the process", .flags = OPTION_LOCAL)
 
 /* For commands that train. */
 #define DATA_ON_DEVICE_OPTION                                                                                        \
     CHOICE("data-on-device", "WHERE", "auto", "auto|yes|no",                                                         \
            "On a GPU: where batches are made. yes: by the GPU, from the data set in its memory. no: by the host. "   \
-           "auto: by the GPU if it can, and the set takes at most a quarter of its free memory. The results "        \
+           "auto: by the GPU if it can and the data set takes at most a quarter of its free memory. The results "    \
            "are the same",                                                                                           \
            .flags = OPTION_LOCAL)
 void device_describe(char *out, size_t size); /* the rest of the help of --device: the names, from the library */

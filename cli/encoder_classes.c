@@ -1,5 +1,5 @@
-/* encoder_classes.c - data of an encoder, read by the classes of its config.json. The order of names there is the
- * model's, not that of the alphabet, and labels may be numbers, as in data sets of Hugging Face. */
+/* encoder_classes.c - reads the data of an encoder with the classes of its config.json. The order of names there is the
+ * model's, not alphabetical, and labels may be numbers, as in data sets of Hugging Face. */
 #include "encoder_classes.h"
 
 #include "command.h"

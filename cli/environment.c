@@ -1,4 +1,4 @@
-/* environment.c - checks and describes environment variables, by the table of the library. */
+/* environment.c - checks and describes environment variables, from the library's table. */
 #include "environment.h"
 
 #include "command.h"

@@ -14,8 +14,8 @@ static const option eval_options[] = {
     DATA_OPTIONS,
     SPLIT_OPTION,
     INTEGER("stride", "S", NULL, 1, 1 << 24,
-            "text, jsonl, tokens: a window of --context tokens every S tokens, of which the last S are scored, so that "
-            "at least --context - S tokens precede each (default --context: windows do not overlap)"),
+            "text, jsonl, tokens: a window of --context tokens every S tokens, of which the last S are scored, each "
+            "predicted from at least --context - S tokens (default --context: windows do not overlap)"),
     HEADING("Ranks"),
     RANKS_OF_LAUNCHERS,
     TRANSPORT_OPTIONS,
@@ -90,7 +90,8 @@ static int check_stride(const setup *s, const options *given)
 static int check_labels(const setup *s)
 {
     if (lk_dataset_find(s->test, "label") || lk_dataset_find(s->test, "target")) return 0;
-    print_error("eval", "%s has no labels, which a loss needs; `lockstep predict` works without them", s->data);
+    print_error("eval", "%s has no labels, so there is no loss to compute; `lockstep predict` works without labels",
+                s->data);
     return EXIT_USER_ERROR;
 }
 
@@ -106,7 +107,7 @@ static int prepare(setup *s, options *given, setup_data what)
     if (code == 0) code = record_check(s, "eval", given);
     if (code == 0) code = check_stride(s, given);
     s->transformer.config.router_loss = 0; /* that of training alone */
-    s->config.whole_batches = true; /* the results of one rank, bit for bit */
+    s->config.whole_batches = true;        /* the results of one rank, bit for bit */
     s->config.init = weights;
     s->weights_option = "--load";
     return code;
@@ -158,11 +159,13 @@ const command command_eval = {
     "each sample once: over the test set, or over all samples of the files that --data names (--split). For a language "
     "model, every token except the first of a document is scored once, and perplexity and bits per byte are printed as "
     "well. A checkpoint directory records its model, its data and their options; options on the command line take "
-    "precedence.\n\nWith several ranks (-n, or any launcher) each evaluates whole batches in turn, and the result is "
-    "that of one rank, bit for bit; but ranks along the tensor axis (--mesh) have a part of the model each, so sums "
-    "are rounded in a different order.\n\nExamples: lockstep eval --load runs/first; lockstep eval --load runs/first "
-    "--data csv:new.csv; lockstep eval --load runs/text --data text:book.txt --stride 64 -n 4; lockstep eval --load "
-    "model.safetensors --model cnn --data fashion-mnist",
+    "precedence.\n\n"
+    "With several ranks (-n, or any launcher), each evaluates whole batches in turn, and the result is bit-identical "
+    "to the result with one rank. Ranks along the tensor axis (--mesh), however, hold a part of the model each, so "
+    "sums are rounded in a different order.\n\n"
+    "Examples: lockstep eval --load runs/first; lockstep eval --load runs/first --data csv:new.csv; lockstep eval "
+    "--load runs/text --data text:book.txt --stride 64 -n 4; lockstep eval --load model.safetensors --model cnn --data "
+    "fashion-mnist",
     NULL,
     0,
     0,

@@ -34,8 +34,8 @@ int ranks_fetch(setup *s, const char *command_name, const options *given)
     if (!data_has(data, LK_DATA_PUBLIC)) {
         char names[256];
         data_names_public(names, sizeof names);
-        print_error(command_name, "--download %s: only %s can be downloaded, not --data %s; omit it", from, names,
-                    data);
+        print_error(command_name, "--download %s: only %s can be downloaded, not --data %s; omit --download", from,
+                    names, data);
         return EXIT_USER_ERROR;
     }
     if (!comm || lk_comm_local_rank(comm) == 0) {

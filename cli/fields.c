@@ -1,5 +1,5 @@
-/* fields.c - packs fields of samples: of each its numbers, then its name and those of its classes and columns, each
- * with its NUL. */
+/* fields.c - packs fields of samples: for each, its numbers, then its name and the names of its classes and columns,
+ * each with its NUL. */
 #include "fields.h"
 
 #include <stdlib.h>

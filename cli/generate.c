@@ -1,4 +1,5 @@
-/* generate.c - `lockstep generate`: continues prompts with a saved language model, and prints the text as it comes. */
+/* generate.c - `lockstep generate`: continues prompts with a saved language model, and prints the text as it is
+ * generated. */
 #define _GNU_SOURCE
 #include "bandwidth.h"
 #include "characters.h"
@@ -22,41 +23,41 @@ enum { MOST_STOPS = 64 };
 
 static const option generate_options[] = {
     TEXT("load", "DIR", NULL,
-         "The model: a directory that `lockstep train --save` or Hugging Face's transformers wrote, with config.json, "
-         "the "
-         "weights and, for text, tokenizer.json"),
+         "The model: a directory written by `lockstep train --save` or Hugging Face transformers, with config.json, "
+         "the weights and, for text, tokenizer.json"),
     PROMPT_OPTIONS,
     HEADING("Continuation"),
     INTEGER("tokens", "N", "100", 1, 1e9,
             "Maximum number of new tokens for each prompt; the model's context may end the text earlier"),
     NUMBER("temperature", "T", "1", 0, 1000,
-           "Divides the logits: below 1 the text is more predictable. 0: always the most probable token"),
+           "Divides the logits: values below 1 make the text more predictable. 0: always the most probable token"),
     INTEGER("top-k", "K", "0", 0, 1e9, "Choose from the K most probable tokens; 0: from all"),
     NUMBER("top-p", "P", "1", 0, 1, "Choose from the fewest tokens whose probabilities add up to P"),
     INTEGER("seed", "N", "0", 0, 9e15,
             "Seed for choosing tokens. A prompt's text does not depend on the other prompts"),
-    TEXTS("stop", "TEXT", "End before this text, even where it spans several tokens; may be repeated"),
+    TEXTS("stop", "TEXT", "Stop before this text, even if it spans several tokens; may be repeated"),
     FLAG("ignore-eos", "Continue after the end-of-text token"),
     FLAG("slide",
          "When the model's context is full, continue from its most recent half; otherwise the text ends there"),
     HEADING("Output"),
-    FLAG("ids", "Print the new tokens as ids, a line for each prompt"),
+    FLAG("ids", "Print the new tokens as ids, one line per prompt"),
     FLAG("json", "Print a line of JSON for each prompt: prompt, ids, text, end (eos, stop, tokens or context)"),
-    FLAG("timing", "Also measure the memory bandwidth, and compare the speed with it"),
+    FLAG("timing", "Also measure the memory bandwidth and compare the speed with it"),
     HEADING("Ranks"),
     RANKS_OPTION(
         "Start N ranks on this host, each of which holds and computes a part of the model: a number, gpu (one per "
-        "GPU), cpu (one per core), or auto. `lockstep run`, torchrun, mpirun and srun start ranks too, with --mesh"),
+        "GPU), cpu (one per core), or auto. `lockstep run`, torchrun, mpirun and srun can start them, too; then give "
+        "--mesh"),
     TEXT_SUGGESTED("mesh", "AXES", NULL, "tensor=",
-                   "The ranks as named axes with their extents; -n 4 alone is tensor=4. tensor: each rank along it has "
-                   "a part of every large operation and of the cache of keys and values",
+                   "The mesh of ranks, as named axes and their sizes; -n 4 alone is tensor=4. tensor: each rank along "
+                   "it computes a part of every large operation and holds a part of the key/value cache",
                    .of = "ranks"),
     TRANSPORT_OPTIONS,
     HEADING("Running"),
     CHOICE("dtype", "TYPE", "f32", PRECISION_CHOICES,
-           "Precision. Narrower than f32: weights, activations and cache in that type, sums in f32"),
+           "Precision. With types narrower than f32, weights, activations and cache have that type; sums are f32"),
     INTEGER("threads", "N", "0", 0, 256,
-            "Compute threads; 0: the cores that this process may use. Results do not depend on it"),
+            "Compute threads; 0: one per core that this process may use. The number does not affect results"),
     DEVICE_OPTIONS,
     OVERCOMMIT_OPTION,
     CONFIG,
@@ -124,7 +125,7 @@ static int check_standard_input(const options *given)
 {
     const char *file = options_text(given, "prompt-file");
     if (!file || strcmp(file, "-") != 0) return 0;
-    print_error("generate", "--prompt-file -: several ranks cannot read one standard input; name a file");
+    print_error("generate", "--prompt-file -: several ranks cannot share standard input; give a file");
     return EXIT_USER_ERROR;
 }
 
@@ -314,7 +315,7 @@ static void print_results(generation *g, const options *given)
             printf("\n");
         }
         if (r->end == LK_GENERATE_CONTEXT)
-            print_note("generate", "%s%lld tokens fill the model's context: the text ends here",
+            print_note("generate", "%s%lld tokens fill the model's context, so the text ends here",
                        g->prompts.count > 1 ? "one of the prompts: " : "", (long long)g->model.context);
     }
     fflush(stdout);
@@ -338,7 +339,8 @@ static void print_times(const generation *g, const options *given, const lk_gene
     if (options_flag(given, "timing")) {
         double memory = bandwidth_measure(lk_context_threads(g->context));
         if (memory > 0)
-            snprintf(limit, sizeof limit, ", %.0f %% of the memory's %.2f GB/s", 100 * read / memory, 1e-9 * memory);
+            snprintf(limit, sizeof limit, ", %.0f %% of the memory bandwidth of %.2f GB/s", 100 * read / memory,
+                     1e-9 * memory);
     }
     print_note("generate", "%s%lld new tokens, %.1f tokens/s, weights read at %.2f GB/s%s", prompt,
                (long long)t->tokens, tokens, 1e-9 * read, limit);
@@ -350,9 +352,9 @@ static int check_options(generation *g, const options *given)
 {
     const char *wrong =
         !options_text(given, "load") ? "--load is missing: expected a directory with config.json and weights"
-        : options_flag(given, "json") && options_flag(given, "ids") ? "--json prints ids too: leave out --ids"
+        : options_flag(given, "json") && options_flag(given, "ids") ? "--json already prints the ids: omit --ids"
         : options_number(given, "top-p") == 0
-            ? "--top-p 0 leaves no token to choose; --temperature 0 or --top-k 1 takes the most probable one"
+            ? "--top-p 0 leaves no token to choose from; for the most probable token, use --temperature 0 or --top-k 1"
             : NULL;
     while (!wrong && (g->stops[g->stop_count] = options_text_at(given, "stop", g->stop_count)))
         if (++g->stop_count == MOST_STOPS) wrong = "--stop: at most 63 strings are supported";
@@ -464,13 +466,15 @@ static int run_generate(const options *given)
 const command command_generate = {
     "generate",
     "continue text with a saved language model",
-    "Continues each prompt token by token and prints it with its continuation; that of a single prompt is printed as "
-    "it is generated. The keys and values of earlier tokens are kept, so a token costs one pass over the weights. "
-    "Without a prompt the text begins with the model's own first token.\n\nWith several ranks (-n, --mesh) each has a "
-    "part of the weights and of the cache; the tokens are those of one rank, except for the rounding of sums.\n\nThe "
-    "speed is printed on standard error.\n\nExamples: lockstep generate --load runs/shakespeare --prompt \"ROMEO:\" "
-    "--tokens 200 --temperature 0.8 --top-k 200; lockstep generate --load some-hf-directory --prompt-ids 15496,11 "
-    "--ids --temperature 0; lockstep generate -n 2 --mesh tensor=2 --load runs/big --prompt \"Once\"",
+    "Continues each prompt token by token and prints the prompt with its continuation; with a single prompt, tokens "
+    "are printed as they are generated. The keys and values of earlier tokens are kept, so a token costs one pass over "
+    "the weights. Without a prompt the text begins with the model's own first token.\n\n"
+    "With several ranks (-n, --mesh), each holds a part of the weights and of the cache; the tokens are the same as "
+    "with one rank, except for the rounding of sums.\n\n"
+    "The speed is printed on standard error.\n\n"
+    "Examples: lockstep generate --load runs/shakespeare --prompt \"ROMEO:\" --tokens 200 --temperature 0.8 --top-k "
+    "200; lockstep generate --load some-hf-directory --prompt-ids 15496,11 --ids --temperature 0; lockstep generate -n "
+    "2 --mesh tensor=2 --load runs/big --prompt \"Once\"",
     NULL,
     0,
     0,

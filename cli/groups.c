@@ -31,13 +31,14 @@ static const char *apply_setting(lk_parameter_group *group, const char *setting)
     }
     if (strncmp(setting, "lr=", 3) == 0) {
         if (!parse_setting(setting + 3, &group->lr_scale))
-            return "lr is a factor on the learning rate: a number above 0";
-        return group->lr_scale > 0 ? NULL : "a factor of 0 trains nothing: write frozen instead";
+            return "lr multiplies the learning rate: expected a number above 0";
+        return group->lr_scale > 0 ? NULL : "with lr=0 nothing is trained: use frozen instead";
     }
     if (strncmp(setting, "decay=", 6) == 0)
-        return parse_setting(setting + 6, &group->weight_decay) ? NULL
-                                                                : "decay is a weight decay: a number of 0 or more";
-    return "settings are lr=FACTOR, decay=X and frozen, separated by commas";
+        return parse_setting(setting + 6, &group->weight_decay)
+                   ? NULL
+                   : "decay is the weight decay: expected a number of at least 0";
+    return "expected lr=FACTOR, decay=X or frozen, separated by commas";
 }
 
 /* "PATTERN:SETTING,…". */

@@ -78,7 +78,7 @@ static void command_print_help(const command *c, FILE *out)
     }
     int used = fprintf(out, "  --help");
     if (used >= column) used = fprintf(out, "\n") - 1;
-    terminal_wrap(out, "Show this and exit", used, column, width);
+    terminal_wrap(out, "Show this help and exit", used, column, width);
 }
 
 void commands_print_help(FILE *out)
@@ -151,9 +151,10 @@ static void man_title(FILE *out, const char *name)
 
 static void man_end(FILE *out)
 {
-    fprintf(out, ".SH EXIT STATUS\n.TP\n.B 0\nDone.\n.TP\n.B 1\nFailure: a full disk, no memory, a loss that "
-                 "is not a number.\n"
-                 ".TP\n.B 2\nUser error: an unknown option, a value out of range, a file of the wrong format.\n");
+    fprintf(out,
+            ".SH EXIT STATUS\n.TP\n.B 0\nSuccess.\n.TP\n.B 1\nFailure, such as a full disk, lack of memory, or a loss "
+            "that is not a number.\n"
+            ".TP\n.B 2\nUser error, such as an unknown option, a value out of range, or a file in the wrong format.\n");
 }
 
 static void man_command(const command *c, FILE *out)

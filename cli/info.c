@@ -1,4 +1,4 @@
-/* info.c - `lockstep info`: the build's features and the machine's resources, or what a checkpoint is. */
+/* info.c - `lockstep info`: the build's features and the machine's resources, or a description of a checkpoint. */
 #define _GNU_SOURCE
 #include "info_checkpoint.h"
 #include "json.h"
@@ -246,7 +246,7 @@ static void print_modules(void)
         if (!d.title) continue;
         bool found = read_report(d.name, &lines);
         if (*d.built)
-            printf("%-18s module built by %s %s\n", d.title, d.built_with, d.built);
+            printf("%-18s module built with %s %s\n", d.title, d.built_with, d.built);
         else
             printf("%-18s no module in this build (no %s was found)%s\n", d.title, d.built_with,
                    found ? "; using one from another build:" : "");
@@ -282,12 +282,12 @@ static void print_text(const char *machine)
     print_devices();
     print_modules();
     print_row("zlib", zlibVersion());
-    print_row("libpng", PNG_TEXT ? PNG_TEXT : "not built in: `--data folder:DIR` reads no PNG files");
-    print_row("libjpeg", JPEG_TEXT ? JPEG_TEXT : "not built in: `--data folder:DIR` reads no JPEG files");
+    print_row("libpng", PNG_TEXT ? PNG_TEXT : "not built in: `--data folder:DIR` cannot read PNG files");
+    print_row("libjpeg", JPEG_TEXT ? JPEG_TEXT : "not built in: `--data folder:DIR` cannot read JPEG files");
 #ifdef LK_HWLOC
     print_row("hwloc", "used to pin ranks if its library is installed");
 #else
-    print_row("hwloc", "not built in: ranks are pinned by the kernel's numbers of sockets and cores");
+    print_row("hwloc", "not built in: ranks are pinned by the socket and core numbers that the kernel reports");
 #endif
     print_row("libcurl",
               read_curl_version(text, sizeof text) ? text : "not found: `lockstep data get` cannot download");
@@ -364,13 +364,13 @@ static int run_info(const options *given)
 
 const command command_info = {
     .name = "info",
-    .summary = "show the build and the machine, or what a checkpoint is",
-    .description =
-        "Shows the version, the build, the instruction sets that its kernels support and those that this "
-        "machine has, the libraries it finds, and the available cores and memory.\n\n"
-        "With the directory of a checkpoint: its step, the options of its run, the fields and classes of its "
-        "samples, the normalisation, the shapes of its tensors, who wrote it when, and whether the digests of "
-        "its files match.\n\nExample: lockstep info runs/first",
+    .summary = "show the build and the machine, or describe a checkpoint",
+    .description = "Shows the version, the build, the instruction sets that its kernels and this machine support, the "
+                   "libraries it finds, and the available cores and memory.\n\n"
+                   "Given a checkpoint directory, shows its step, the options of its run, the fields and classes of "
+                   "its samples, the normalisation, the shapes of its tensors, who wrote it and when, and whether the "
+                   "digests of its files match.\n\n"
+                   "Example: lockstep info runs/first",
     .operands = "[DIR]",
     .most = 1,
     .options = info_options,

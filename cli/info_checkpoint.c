@@ -1,5 +1,5 @@
-/* info_checkpoint.c - `lockstep info DIR`: what a checkpoint is. Names come from files, so they are printed through the
- * terminal's filter. */
+/* info_checkpoint.c - `lockstep info DIR`: describes a checkpoint. Names come from files, so they are printed through
+ * the terminal's filter. */
 #include "info_checkpoint.h"
 
 #include "json.h"
@@ -39,7 +39,7 @@ static void print_options(const lk_description *d)
         terminal_print(stdout, "%-18s %s\n", i ? "" : "options", typed);
     }
     if (!lk_description_recorded(d))
-        printf("%-18s none: an older version wrote it, or a program without a trainer\n", "record");
+        printf("%-18s none: written by an older version, or by a program without a trainer\n", "record");
 }
 
 static void print_names(const char *const *names, int64_t count)
@@ -106,7 +106,7 @@ static void print_text(const lk_description *d, bool intact)
     const char        *type = lk_description_text(d, "dtype"), *mesh = lk_description_text(d, "mesh");
     const char        *isa = lk_description_text(d, "isa");
     terminal_print(stdout, "%-18s %s\n", "checkpoint", lk_description_path(d));
-    printf("%-18s %lld\n%-18s %lld, %lld samples of it used\n%-18s %llu\n", "step", (long long)p->step, "epoch",
+    printf("%-18s %lld\n%-18s %lld, %lld of its samples used\n%-18s %llu\n", "step", (long long)p->step, "epoch",
            (long long)p->epoch + 1, (long long)p->position, "seed", (unsigned long long)p->seed);
     print_writer(d);
     if (type) printf("%-18s %s\n", "precision", type);
@@ -228,7 +228,7 @@ static void print_json(const lk_description *d, bool intact)
 static int check_newest(const lk_description *d, const char *directory, int64_t newest)
 {
     if (newest <= lk_description_progress(d)->step) return 0;
-    print_error("info", "step %lld of %s is damaged: this is the newest intact one", (long long)newest, directory);
+    print_error("info", "step %lld of %s is damaged: the newest intact step is shown", (long long)newest, directory);
     return EXIT_USER_ERROR;
 }
 

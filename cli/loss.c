@@ -22,7 +22,7 @@ int loss_choose(const char *command_name, const char *given, const loss_data *fr
     *kind = classes ? LOSS_CROSS_ENTROPY : LOSS_MSE;
     for (int i = 0; i < 4; i++)
         if (strcmp(given, names[i]) == 0) *kind = (loss_kind)i;
-    const char *needs = *kind == LOSS_CROSS_ENTROPY && !classes ? "labels of classes (a field \"label\")"
+    const char *needs = *kind == LOSS_CROSS_ENTROPY && !classes ? "class labels (a field \"label\")"
                         : *kind == LOSS_BCE && !target && !(classes && label->classes == 2)
                             ? "targets from 0 to 1 (a field \"target\"), or labels of two classes"
                         : (*kind == LOSS_MSE || *kind == LOSS_L1) && !target ? "numbers to predict (a field \"target\")"
@@ -33,15 +33,15 @@ int loss_choose(const char *command_name, const char *given, const loss_data *fr
     }
     if (needs && label && label->rank > 0) {
         print_error(command_name,
-                    "%s has %lld whole numbers as the label of each sample: --loss bce predicts which of them are 1, "
-                    "--loss mse or l1 predicts the numbers",
+                    "%s has %lld whole numbers as the label of each sample: use --loss bce to predict which of them "
+                    "are 1, or --loss mse or l1 to predict the numbers",
                     data, (long long)lk_field_elements(label));
         return EXIT_USER_ERROR;
     }
     if (*kind == LOSS_CROSS_ENTROPY && !classes && target) {
         print_error(command_name,
-                    "--loss cross_entropy needs class numbers from 0; the labels of %s are not integers, or there are "
-                    "several for each sample: --loss mse or l1 predicts numbers",
+                    "--loss cross_entropy needs one class number per sample, counted from 0; the labels of %s are not "
+                    "integers, or each sample has several: use --loss mse or l1 to predict numbers",
                     data);
         return EXIT_USER_ERROR;
     }
@@ -83,8 +83,9 @@ static int check_targets(const char *command_name, const char *data, const lk_da
     bool            found = values && find_invalid_target(d, target, values, &invalid);
     free(values);
     if (!found) return 0;
-    print_error(command_name, "--loss bce needs targets from 0 to 1; %s has %g: --loss mse or l1 predicts numbers",
-                data, invalid);
+    print_error(command_name,
+                "--loss bce needs targets from 0 to 1; %s has %g: use --loss mse or l1 to predict other numbers", data,
+                invalid);
     return EXIT_USER_ERROR;
 }
 
@@ -94,7 +95,7 @@ int loss_check_fields(const char *command_name, loss_kind kind, const char *data
     if (weight && (weight->dtype != LK_F32 || weight->rank != 0)) {
         print_error(command_name,
                     "the field \"weight\" of %s is %s with %lld numbers for each sample; expected one floating-point "
-                    "number for each",
+                    "number per sample",
                     data, lk_dtype_name(weight->dtype), (long long)lk_field_elements(weight));
         return EXIT_USER_ERROR;
     }
@@ -141,7 +142,7 @@ static bool check_output(loss_kind kind, lk_tensor y, const lk_inputs *inputs, i
     const char *what = kind == LOSS_CROSS_ENTROPY ? "classes" : "numbers to predict";
     if (lk_graph_status(inputs->graph) < 0) return false;
     if (y.graph != inputs->graph) {
-        lk_graph_fail(inputs->graph, "the model does not return a tensor recorded from its input");
+        lk_graph_fail(inputs->graph, "the model must return a tensor computed from its input");
         return false;
     }
     if (lk_tensor_rank(y) != 2) {

@@ -24,7 +24,7 @@ static int run_command(const command *c, int argc, char **argv)
     } else if (!starts && given.operand_count > c->most) {
         print_error(c->name, "unexpected argument '%s'", given.operands[c->most]);
     } else if (given.operand_count < c->least) {
-        print_error(c->name, "expected: lockstep %s %s", c->name, c->operands);
+        print_error(c->name, "missing argument; expected: lockstep %s %s", c->name, c->operands);
     } else {
         status = environment_check(c->name);
         if (status == 0) status = c->run(&given);

@@ -127,8 +127,8 @@ static bool advise(const char *name, const char *options, size_t bytes, const bu
 {
     char need[SIZE_TEXT], have[SIZE_TEXT];
     if (bytes == 0 || bytes > b->room) return false;
-    print_note(name, "%s would fit: the plan then needs %s%s, and %s is free", options, size_text(bytes, need),
-               b->process ? " a rank" : "", size_text(b->available, have));
+    print_note(name, "the run would fit with %s: the plan then needs %s%s, and %s is free", options,
+               size_text(bytes, need), b->process ? " per rank" : "", size_text(b->available, have));
     return true;
 }
 
@@ -173,9 +173,9 @@ void memory_advise(setup *s, const char *name, lk_status status)
     size_t least = both ? both : accumulated;
     if (advise(name, text, both, b)) return;
     if (least && least < variant_bytes(s, b, (variant){0}))
-        print_note(name, "even %s needs %s, but %s is free: use a smaller model or a %s with more memory", text,
+        print_note(name, "even %s needs %s, but only %s is free: use a smaller model or a %s with more memory", text,
                    size_text(least, need), size_text(b->available, have),
                    host_memory_used(s->context) ? "machine" : "GPU");
     else
-        print_note(name, "%s is free: use a smaller --batch or model", size_text(b->available, have));
+        print_note(name, "only %s is free: use a smaller --batch or model", size_text(b->available, have));
 }

@@ -58,12 +58,12 @@ void mesh_hosts_note(const setup *s, const char *name, const lk_plan *plan, int 
     for (unsigned axis = 1; axis <= LK_AXES_ALL; axis <<= 1)
         other |= axis != most && lk_mesh_extent(s->mesh, axis) > 1 && !crosses_hosts(s->mesh, axis, per_host);
     int  extent = lk_mesh_extent(s->mesh, most);
-    char size[SIZE_TEXT], better[128], advice[192] = "give it at most as many ranks as a host has";
+    char size[SIZE_TEXT], better[128], advice[192] = "limit the size of this axis to the number of ranks per host";
     move_last(s->mesh, most, better, sizeof better);
     if (extent < per_host && per_host % extent != 0)
-        snprintf(advice, sizeof advice, "give it a number of ranks that divides the number of ranks per host");
+        snprintf(advice, sizeof advice, "choose a size for this axis that divides the number of ranks per host");
     else if (other && extent <= per_host)
-        snprintf(advice, sizeof advice, "--mesh %s keeps it within hosts", better);
+        snprintf(advice, sizeof advice, "--mesh %s keeps it within each host", better);
     print_note(name,
                "warning: the %s axis, along which each rank sends the most data (%s per step), crosses host "
                "boundaries, with %d rank%s per host: %s",

@@ -27,7 +27,7 @@ static int check_axes(const setup *s, const char *name, const options *given)
         const char *text = options_find(given, row->name);
         if (text && !*text) continue; /* `plan --tactics` prints them */
         const char *axis = lk_axis_name(first_axis(row->axes));
-        print_error(name, "--%s belongs to the %s axis of a mesh: give --mesh %s=N, or omit --%s", row->name, axis,
+        print_error(name, "--%s applies only to the %s axis of a mesh: give --mesh %s=N, or omit --%s", row->name, axis,
                     axis, row->name);
         return EXIT_USER_ERROR;
     }
@@ -52,9 +52,9 @@ static int read_tactics(setup *s, const char *name, const char *path)
     const char *wrong = !file                                  ? strerror(errno)
                         : !s->tactics                          ? "out of memory"
                         : ferror(file)                         ? strerror(errno)
-                        : bytes == MOST_BYTES                  ? "it is longer than 1 MiB, the limit"
-                        : memchr(s->tactics, 0, bytes)         ? "it is not a text file"
-                        : strspn(s->tactics, " \t\n") >= bytes ? "it is empty"
+                        : bytes == MOST_BYTES                  ? "the file is larger than the limit of 1 MiB"
+                        : memchr(s->tactics, 0, bytes)         ? "not a text file"
+                        : strspn(s->tactics, " \t\n") >= bytes ? "the file is empty"
                                                                : NULL;
     if (file) fclose(file);
     if (wrong) {

@@ -52,21 +52,21 @@ static bool is_whole(const char *model)
 static lk_model_function load_file(const char *command, const char *model, void **library)
 {
     char why[512];
-    if (access(model, R_OK) != 0) return refuse(NULL, command, model, "no such file, or it is not readable");
-    if (!is_whole(model)) return refuse(NULL, command, model, "it cannot be loaded: the file is truncated");
+    if (access(model, R_OK) != 0) return refuse(NULL, command, model, "no such file, or not readable");
+    if (!is_whole(model)) return refuse(NULL, command, model, "cannot be loaded: the file is truncated");
     void *opened = open_file(model);
     if (!opened) {
-        snprintf(why, sizeof why, "it cannot be loaded: %.400s", dlerror());
+        snprintf(why, sizeof why, "cannot be loaded: %.400s", dlerror());
         return refuse(NULL, command, model, why);
     }
     const char *version = dlsym(opened, "lockstep_model_version");
     void       *symbol = dlsym(opened, "lockstep_model");
     if (!symbol || !version)
         return refuse(opened, command, model,
-                      "it does not export a model: define one with LK_EXPORT_MODEL of lockstep/model.h");
+                      "does not export a model: define one with LK_EXPORT_MODEL of lockstep/model.h");
     if (strcmp(version, LK_MODEL_VERSION) != 0) {
         snprintf(why, sizeof why,
-                 "it was compiled with the headers of Lockstep %.20s, and this is %s: recompile it with those of %s",
+                 "compiled with the headers of Lockstep %.20s, but this is %s: recompile it with the headers of %s",
                  version, lk_version(), LK_MODEL_VERSION);
         return refuse(opened, command, model, why);
     }

@@ -82,7 +82,8 @@ int model_files_make(setup *s, const char *name)
     }
     s->config.files = s->files;
     size_t config = write_config(s, NULL, 0);
-    if (config == 0) print_note(name, "warning: transformers has no model of this kind, so no config.json is saved");
+    if (config == 0)
+        print_note(name, "warning: Hugging Face transformers has no model of this kind, so no config.json is saved");
     if (config > 0) code = add_written(s, name, "config.json", config, write_config);
     if (code == 0) code = add_generation(s, name);
     for (int i = 0; i < count; i++)

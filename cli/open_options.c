@@ -49,9 +49,9 @@ void data_names_describe(char *out, size_t size)
     size_t used = (size_t)snprintf(out, size, ": ");
     used = add_names(out, size, used, LK_DATA_PUBLIC | LK_DATA_GENERATED, " or ");
     if (used < size)
-        used +=
-            (size_t)snprintf(out + used, size - used,
-                             "; without :DIR, it is looked up where `lockstep data get` stores it. Your own files:");
+        used += (size_t)snprintf(
+            out + used, size - used,
+            "; without :DIR, the data set is looked up where `lockstep data get` stores it. Your own files:");
     const char *separator = " ";
     for (int i = 0; lk_data_format_at(i) && used < size; i++) {
         const lk_data_format *format = lk_data_format_at(i);
@@ -134,7 +134,7 @@ int open_options_set(const char *name, const options *given, const char *data, l
     if (code != 0) return code;
     *open = (lk_open_options)LK_OPEN_OPTIONS_INIT;
     if (size && !parse_size(size, &open->height, &open->width)) {
-        print_error(name, "--size %s is invalid: give height and width, such as --size 224,224", size);
+        print_error(name, "--size %s is invalid: expected height and width, such as --size 224,224", size);
         return EXIT_USER_ERROR;
     }
     open->channels = channels ? atoi(channels) : 0;

@@ -1,4 +1,4 @@
-/* options.c - parses a command line and a configuration file by one table, and describes errors in them. */
+/* options.c - parses a command line and a configuration file from one table, and describes errors in them. */
 #include "options.h"
 
 #include <ctype.h>
@@ -244,7 +244,7 @@ static bool parse_line(options *o, const char *path, int number, char *line)
     const option *option = &o->table[row];
     if (option->type == OPTION_CONFIG)
         return set_error(o, "%s:%d: a configuration file cannot include another", path, number);
-    if (o->lines[row] > 0) return set_error(o, "%s:%d: %s is already set in line %d", path, number, key, o->lines[row]);
+    if (o->lines[row] > 0) return set_error(o, "%s:%d: %s is already set on line %d", path, number, key, o->lines[row]);
     char where[512];
     snprintf(where, sizeof where, "%.400s:%d: %s", path, number, option->name);
     if (!check_value(o, where, option, value)) return false;
@@ -398,7 +398,8 @@ bool options_parse(options *o, const option *table, int argc, char **argv)
         } else if (!only_operands && word[0] == '-' && word[1]) {
             if (!parse_letter(o, word, &given)) return false;
         } else {
-            if (o->operand_count == OPTIONS_OPERANDS) return set_error(o, "more than %d arguments", OPTIONS_OPERANDS);
+            if (o->operand_count == OPTIONS_OPERANDS)
+                return set_error(o, "too many arguments; at most %d are supported", OPTIONS_OPERANDS);
             o->operands[o->operand_count++] = word;
         }
     }

@@ -1,4 +1,4 @@
-/* partial.c - what --init-partial loaded, and what not, by name. */
+/* partial.c - lists by name what --init-partial loaded and what it did not. */
 #include "partial.h"
 
 #include "terminal.h"
@@ -9,8 +9,8 @@ static const struct {
     lk_load_result result;
     const char    *key, *text;
 } results[RESULTS] = {{LK_LOAD_LOADED, "loaded", "loaded"},
-                      {LK_LOAD_MISSING, "missing", "not in the file, and not loaded"},
-                      {LK_LOAD_MISMATCHED, "mismatched", "different, and not loaded"},
+                      {LK_LOAD_MISSING, "missing", "missing from the file"},
+                      {LK_LOAD_MISMATCHED, "mismatched", "with a different shape or type, not loaded"},
                       {LK_LOAD_UNEXPECTED, "unexpected", "only in the file"}};
 
 static int count_result(const lk_load_report *report, lk_load_result result)

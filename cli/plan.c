@@ -27,10 +27,11 @@ static const option plan_options[] = {
     MESH_OPTION,
     INTEGER("nnodes", "N", "1", 1, 4096, "Number of hosts, over which the ranks are divided as evenly as possible"),
     PARALLEL_OPTIONS TEXT("tactics", "[FILE]", NULL,
-                          "Only print how states are split over the tensor axis, as lines for a FILE. With "
-                          "FILE: plan with these lines instead of the plan's own choice",
+                          "Print only how states are split over the tensor axis, in the format of FILE. With FILE: "
+                          "plan with the splits in FILE instead of the plan's own choice",
                           .without = "", .axes = LK_AXIS_TENSOR),
-    TEXT("link", "SPEED", "10Gbit", "Bandwidth between ranks, per direction: 1Gbit, 100Gbit, 20GB (bytes) per second"),
+    TEXT("link", "SPEED", "10Gbit",
+         "Bandwidth between ranks per second, in each direction: 1Gbit, 100Gbit, 20GB (bytes)"),
     NUMBER("latency-us", "X", "50", 0, 1e6, "Latency between ranks in microseconds"),
     FLAG("measure", "Measure a few steps of one rank, with as many other ranks running as will share its host, "
                     "instead of estimating from --gflops and --memory-gb"),
@@ -40,12 +41,12 @@ static const option plan_options[] = {
     CHOICE("graph", "FORM", NULL, "text|dot",
            "Print the model's graph as a listing, or for Graphviz: `… --graph dot | dot -Tsvg`"),
     TEXT("schedule-picture", "FILE.svg", NULL,
-         "Draw the predicted step of a mesh with the pipeline axis: a row for each "
-         "stage, with forward, backward, what is sent, and how long a stage waits",
+         "Draw the predicted step of a mesh with a pipeline axis: a row for each stage, with its forward and backward "
+         "passes, what it sends, and how long it waits",
          .flags = OPTION_UNRECORDED),
     FLAG("sections", "Print every instruction of every section, and the location of its result"),
     MACHINE_OPTIONS,
-    FLAG("json", "Print the memory as one JSON object"),
+    FLAG("json", "Print the memory use as one JSON object"),
     CONFIG,
     OPTIONS_END,
 };
@@ -100,7 +101,7 @@ static device_overhead find_overhead(const char *name)
 
 static void print_overhead(const device_overhead *o)
 {
-    const char *where = o->memory.measured ? "measured on this one" : o->device.reference;
+    const char *where = o->memory.measured ? "measured here" : o->device.reference;
     char        context[32], libraries[32];
     if (o->memory.context == 0) return;
     snprintf(context, sizeof context, "%s context", o->device.title);
@@ -156,8 +157,8 @@ static void print_hosts(const setup *s, const lk_plan *plan)
     (void)lk_trainer_state(s->context, &s->config, why, sizeof why);
     print_lines("the state is %s\n", why);
     if (lk_plan_helpers(plan) > 0)
-        print_lines("a rank that waits lends its cores: a rank that is still computing uses up to %d of them "
-                    "(--keep-cores: none)\n",
+        print_lines("waiting ranks lend their cores: a rank that is still computing uses up to %d of them (with "
+                    "--keep-cores, none)\n",
                     lk_plan_helpers(plan));
 }
 
@@ -195,7 +196,7 @@ static bool fits_here(const setup *s, const lk_plan *plan, const size_t *memory)
 {
     host_memory all = host_memory_sum(s->context, &s->config, plan, memory);
     if (host_memory_check(s, &all) >= 0) return true;
-    print_note("plan", "%s: it would not be started here", lk_context_error(s->context));
+    print_note("plan", "%s: the run would not start here", lk_context_error(s->context));
     return false;
 }
 
@@ -260,7 +261,7 @@ static int make_rates(const setup *s, lk_plan *plan, const options *given, lk_ra
                         .link = parse_speed(options_text(given, "link")),
                         .latency = options_number(given, "latency-us") * 1e-6};
     if (rates->link <= 0) {
-        print_error("plan", "--link '%s': expected a number and Gbit, Mbit, GB or MB, such as 1Gbit",
+        print_error("plan", "--link '%s': expected a number followed by Gbit, Mbit, GB or MB, such as 1Gbit",
                     options_text(given, "link"));
         return EXIT_USER_ERROR;
     }
@@ -282,7 +283,8 @@ static void print_step(const lk_plan *plan, const lk_rates *rates)
 static int print_tactics(const setup *s, const lk_plan *plan)
 {
     if (!s->mesh || lk_mesh_extent(s->mesh, LK_AXIS_TENSOR) == 1) {
-        print_error("plan", "--tactics prints what is split over the tensor axis of a mesh: give --mesh tensor=N");
+        print_error("plan",
+                    "--tactics prints how states are split over the tensor axis of a mesh: give --mesh tensor=N");
         return EXIT_USER_ERROR;
     }
     lk_plan_tactics(plan, write_out, stdout);
@@ -295,7 +297,7 @@ static int choose_ranks(setup *s, const options *given)
     int code = ranks_mesh(s, "plan", given, 0), ranks = (int)options_integer(given, "ranks");
     if (code != 0) return code;
     if (s->mesh && options_given(given, "ranks") && s->config.plan_world != ranks) {
-        print_error("plan", "--mesh %s has %d rank%s, but -n is %d: give one of the two, or the same number",
+        print_error("plan", "--mesh %s has %d rank%s, but -n is %d: omit one of the two, or make them equal",
                     options_text(given, "mesh"), s->config.plan_world, s->config.plan_world == 1 ? "" : "s", ranks);
         return EXIT_USER_ERROR;
     }
@@ -321,7 +323,7 @@ static int choose_hosts(setup *s, const options *given)
     int code = choose_ranks(s, given);
     s->config.plan_hosts = (int)options_integer(given, "nnodes");
     if (code != 0 || s->config.plan_hosts <= s->config.plan_world) return code;
-    print_error("plan", "--nnodes %d for %d rank%s: every host needs at least one; give -n %d or more",
+    print_error("plan", "--nnodes %d for %d rank%s: every host needs at least one rank; give -n %d or more",
                 s->config.plan_hosts, s->config.plan_world, s->config.plan_world == 1 ? "" : "s", s->config.plan_hosts);
     return EXIT_USER_ERROR;
 }
@@ -395,17 +397,18 @@ static int run_plan(const options *command_line)
 
 const command command_plan = {
     "plan",
-    "print the memory of a run, to the byte, before it starts",
+    "print the memory that a run will use, to the byte, before it starts",
     "Takes the options of `lockstep train` and prints the bytes of parameters, gradients, optimizer state, "
-    "activations, workspace, loader and checkpoint staging that the run will use, exactly; for a GPU also the "
-    "overhead of its driver's context and libraries, measured if there is one. A public data set need not be "
-    "downloaded: its published size is used.\n\nWith -n it prints the memory of one of the N ranks; that of a host "
-    "with all of them, or with its share of them (--nnodes), if they share their state and if each has its own "
-    "(--state); which of the two is chosen, and why; and a model of a step: every collective, its size, what it "
-    "overlaps with, and the critical path. For a mesh with axes other than data (--mesh): the bytes of each rank, and "
-    "what a rank sends along each axis.\n\nExamples: lockstep plan --model resnet18 --batch 128; lockstep plan -n 4 "
-    "--model cnn --measure --link 1Gbit; lockstep plan --model llama-3.2-1b --dtype bf16 --batch 64 --context 4096 "
-    "--mesh data=2,shard=8,tensor=4",
+    "activations, workspace, loader and checkpoint staging that the run will use, exactly; for a GPU also the overhead "
+    "of its driver's context and libraries, measured if this machine has a GPU. A public data set need not be "
+    "downloaded: its published size is used.\n\n"
+    "With -n it prints the memory of one of the N ranks; the memory of a host with all ranks, or with its share of "
+    "them (--nnodes), both with shared state and with one copy per rank (--state); which of the two is chosen, and "
+    "why; and an estimate of a step: every collective, its size, what it overlaps with, and the critical path. For a "
+    "mesh with axes other than data (--mesh), it also prints the bytes of each rank, and what a rank sends along each "
+    "axis.\n\n"
+    "Examples: lockstep plan --model resnet18 --batch 128; lockstep plan -n 4 --model cnn --measure --link 1Gbit; "
+    "lockstep plan --model llama-3.2-1b --dtype bf16 --batch 64 --context 4096 --mesh data=2,shard=8,tensor=4",
     NULL,
     0,
     0,

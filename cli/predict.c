@@ -176,13 +176,13 @@ static int check_files(const options *given, const lk_field *image)
 {
     if (!image) {
         print_error("predict",
-                    "%s: image files need a checkpoint directory, whose record has the classes and the size of images; "
-                    "%s has no such record",
+                    "%s: image files need a checkpoint directory, which records the classes and the image size; %s has "
+                    "no such record",
                     given->operands[0], options_text(given, "load"));
         return EXIT_USER_ERROR;
     }
     if (image->rank != 3 || image->dtype != LK_U8) {
-        print_error("predict", "%s: the model in %s reads %s, not images; give its samples with --data",
+        print_error("predict", "%s: the model in %s takes %s, not images; give its samples with --data",
                     given->operands[0], options_text(given, "load"), image->name);
         return EXIT_USER_ERROR;
     }
@@ -228,8 +228,8 @@ static int refuse_language_model(setup *s, const options *given)
     int code = transformer_make(&s->transformer, "predict", given, s->checkpoint, s->context);
     if (code != 0 || !s->transformer.used || s->transformer.config.kind == LK_TRANSFORMER_ENCODER) return code;
     print_error("predict",
-                "--model %s is a language model, and predict prints classes and numbers: `lockstep generate` "
-                "continues a text, and `lockstep eval` measures the loss",
+                "--model %s is a language model, but predict prints classes or numbers: `lockstep generate` continues "
+                "a text, and `lockstep eval` measures the loss",
                 options_text(given, "model"));
     return EXIT_USER_ERROR;
 }
@@ -281,7 +281,7 @@ static int run_predict(const options *command_line)
     int     code = prepare(&s, &given);
     int64_t first = options_integer(&given, "first");
     if (code == 0 && first >= lk_dataset_count(s.test)) {
-        print_error("predict", "--first %lld: there are %lld samples", (long long)first,
+        print_error("predict", "--first %lld is out of range: there are %lld samples", (long long)first,
                     (long long)lk_dataset_count(s.test));
         code = EXIT_USER_ERROR;
     }
@@ -304,8 +304,9 @@ const command command_predict = {
     "predict",
     "predict classes or numbers with a saved model",
     "Prints for each sample what the model predicts: the most probable class and its probability, or the numbers of a "
-    "regression. Samples are PNG and JPEG files, or those in directories, resized to the model's input size; without "
-    "them, samples of the files that --data names, or of the test set of the record's data (--split).\n\n"
+    "regression. Samples are PNG and JPEG files, named one by one or by directory, and resized to the model's input "
+    "size; without any, they come from the files that --data names, or from the test set of the data that the "
+    "checkpoint records (--split).\n\n"
     "Examples: lockstep predict --load runs/first cat.jpg holiday/ --top 3; lockstep predict --load runs/first --count "
     "5; "
     "lockstep predict --load runs/table --data csv:new.csv --csv; lockstep predict --load model.safetensors --model "

@@ -32,8 +32,8 @@ static int read_file(const char *path, prompt *p)
     if (code == 0 && (ferror(file) || p->bytes == 0 || p->bytes > MOST_BYTES)) {
         print_error("generate", "--prompt-file %s: %s", path,
                     ferror(file)    ? strerror(errno)
-                    : p->bytes == 0 ? "it is empty"
-                                    : "it is longer than 64 MiB, the limit");
+                    : p->bytes == 0 ? "the file is empty"
+                                    : "the file is larger than the limit of 64 MiB");
         code = EXIT_USER_ERROR;
     }
     if (!standard) fclose(file);
@@ -100,7 +100,8 @@ static int encode_text(prompt *p, lk_context *context, const lk_tokenizer *token
         memcpy(p->ids, prefix, (size_t)before * sizeof *ids);
     p->count = count + (spelled ? 0 : (size_t)before);
     if (invalid)
-        print_note("generate", "warning: the prompt has %zu bytes that are not UTF-8; each is read as U+FFFD", invalid);
+        print_note("generate", "warning: the prompt has %zu bytes that are not valid UTF-8; each is read as U+FFFD",
+                   invalid);
     return 0;
 }
 
@@ -120,7 +121,7 @@ static int begin_text(prompt *p, const lk_tokenizer *tokenizer, const lk_transfo
                     : tokenizer       ? lk_tokenizer_end(tokenizer)
                                       : -1;
     if (token < 0) {
-        print_error("generate", "there is no --prompt, and the model has no token that begins a text");
+        print_error("generate", "--prompt is missing, and the model has no token that begins a text");
         return EXIT_USER_ERROR;
     }
     if (!(p->ids = malloc(sizeof *p->ids))) return fail_memory();

@@ -9,9 +9,9 @@
 /* Rows of an option table. */
 #define PROMPT_OPTIONS                                                                                           \
     HEADING("Prompts"),                                                                                          \
-        TEXTS("prompt", "TEXT", "The text to continue; repeated: several prompts, which are computed together"), \
+        TEXTS("prompt", "TEXT", "The text to continue; may be repeated: several prompts are computed together"), \
         TEXT("prompt-file", "FILE", NULL, "Read the text to continue from FILE; -: from standard input"),        \
-        TEXTS("prompt-ids", "N[,N...]", "The prompt as token ids: needs no tokenizer; may be repeated")
+        TEXTS("prompt-ids", "N[,N...]", "The prompt as token ids, which needs no tokenizer; may be repeated")
 
 typedef struct prompt {
     char    *text; /* as the user gave it, or that of the ids; NULL: ids without a tokenizer */

@@ -53,7 +53,7 @@ static bool check_restarts(const char *name, const options *given, int *code)
         return false;
     }
     if (restarts && !options_text(given, "save"))
-        print_note(name, "without --save, restarted ranks start from the beginning");
+        print_note(name, "without --save, restarted ranks start from scratch");
     return true;
 }
 
@@ -72,7 +72,7 @@ static int count_ranks(const char *name, lk_context *context, const options *giv
     int size = lk_mesh_size(mesh);
     lk_mesh_free(mesh);
     if (count && *ranks != size) {
-        print_error(name, "--mesh %s has %d rank%s, but -n %s is %d: give one of the two, or the same number", axes,
+        print_error(name, "--mesh %s has %d rank%s, but -n %s is %d: omit one of the two, or make them equal", axes,
                     size, size == 1 ? "" : "s", count, *ranks);
         return EXIT_USER_ERROR;
     }
@@ -85,7 +85,7 @@ static void note_parallel(const char *name, const options *given)
 {
     if (options_chosen(given, "parallel") && environment_rank() <= 0 && !lk_environment_get(NULL, started))
         print_note(name,
-                   "--parallel is replaced by --mesh: instead of --parallel data -n 8, use --mesh data=8 or only -n 8");
+                   "--parallel is replaced by --mesh: instead of --parallel data -n 8, use --mesh data=8 or just -n 8");
 }
 
 bool ranks_start(const char *name, const options *given, ranks_check check, int *code)
@@ -261,7 +261,7 @@ static int check_reproducible(const lk_trainer_config *config, const char *name,
         print_error(
             name, "--gradient-dtype %s %s; omit one of the two", lk_dtype_name(config->gradient_dtype),
             reproducible
-                ? "rounds between ranks, so results would depend on their number, which --reproducible rules out"
+                ? "rounds between ranks, so results would depend on the number of ranks, which --reproducible rules out"
                 : "does not apply to --dtype f64");
         return EXIT_USER_ERROR;
     }

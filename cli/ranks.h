@@ -14,18 +14,18 @@ void ranks_restarted(options *given);
 
 #define MESH_OPTION                                                                                                 \
     TEXT_SUGGESTED("mesh", "AXES", NULL, "data=|shard=|tensor=|pipeline=|expert=",                                  \
-                   "The ranks as named axes with their extents, such as data=2,shard=2,tensor=2; -n 8 alone is "    \
-                   "data=8, and without -n their product is the number of ranks. Ranks along the last axis have "   \
-                   "consecutive numbers. data: each rank along it processes its share of every batch. shard: the "  \
-                   "same, but it has only a part of the state. tensor: it computes a part of every large "          \
-                   "operation. pipeline: it has some of the blocks. expert: like data, but it has only a part of "  \
-                   "the experts",                                                                                   \
+                   "The mesh of ranks, as named axes and their sizes, such as data=2,shard=2,tensor=2; -n 8 alone " \
+                   "is data=8, and without -n the product of the sizes is the number of ranks. Ranks along the "    \
+                   "last axis have consecutive numbers. data: each rank along it processes its share of every "     \
+                   "batch. shard: like data, but each rank holds only a part of the state. tensor: each rank "      \
+                   "computes a part of every large operation. pipeline: each rank has some of the blocks. expert: " \
+                   "like data, but each rank has only a part of the experts",                                       \
                    .of = "ranks")
 
 /* The options of a command whose ranks any launcher can start. */
 #define RANKS_OF_LAUNCHERS                                                                                           \
     RANKS_OPTION("Start N ranks on this host: a number, gpu (one per GPU), cpu (one per core), or auto (gpu if "     \
-                 "there are any, else cpu). `lockstep run`, torchrun, mpirun and srun start ranks too"), MESH_OPTION
+                 "there are any, else cpu). `lockstep run`, torchrun, mpirun and srun can start them, too"), MESH_OPTION
 
 /* How the ranks of a command reach each other, and how long they wait. */
 #define TRANSPORT_OPTIONS                                                                                            \
@@ -41,42 +41,47 @@ void ranks_restarted(options *given);
 /* How the ranks share a step: the same options for a plan, a benchmark and a run. */
 #define PARALLEL_OPTIONS                                                                                               \
     CHOICE("parallel", "HOW", "data", "data",                                                                          \
-           "Replaced by --mesh: --parallel data -n 8 is --mesh data=8. The next version will remove it"),              \
+           "Deprecated and replaced by --mesh: --parallel data -n 8 is --mesh data=8. The next version will remove "   \
+           "--parallel"),                                                                                              \
         CHOICE("state", "WHERE", "auto", "auto|shared|replicated",                                                     \
                "Where parameters and optimizer state are kept. shared (CPUs only): one copy for each host, of which "  \
                "each rank updates a slice. replicated: every rank has its own copy. auto: shared where possible. "     \
                "All give the same bits"),                                                                              \
-        FLAG("keep-cores", "With shared state, a rank that waits for others of its host leaves its cores idle "        \
+        FLAG("keep-cores", "With shared state, a rank that waits for others on its host leaves its cores idle "        \
              "instead of lending them to ranks that are still computing. The bits are the same"),                      \
         NUMBER("bucket-mib", "X", "25", 0.001, 65536,                                                                  \
-               "MiB of gradients per bucket, reduced while backward runs; the first bucket holds 1 MiB"),              \
+               "MiB of gradients per bucket, reduced during the backward pass; a larger gradient has a bucket of its " \
+               "own. Without this option, the first bucket holds at most 1 MiB"),                                      \
         INTEGER("accumulate", "K", "1", 1, 65536,                                                                      \
                 "Gradient accumulation: micro-batches per step and rank; less memory, one synchronisation, the "       \
                 "same result. With --reproducible each must consist of whole leaves",                                  \
                 .of = "reproducible"),                                                                                 \
         SAME_AS("micro-batches", "N", "accumulate",                                                                    \
-                "Another name for --accumulate, which checkpoints record; with a pipeline axis, the number of "        \
-                "micro-batches that pass through the stages in every step; at least 4 per stage keep idle time low"),  \
+                "Another name for --accumulate, the name that checkpoints record; with a pipeline axis, the number "   \
+                "of micro-batches that pass through the stages in every step; use at least 4 per stage to keep idle "  \
+                "time low"),                                                                                           \
         CHOICE("gradient-dtype", "TYPE", "f32", GRADIENT_CHOICES,                                                      \
-               "Type in which gradients are all-reduced; a narrower one sends fewer bytes, but rounds. Not with "      \
-               "--reproducible or --dtype f64"),                                                                       \
+               "Type in which gradients are all-reduced; a narrower type sends fewer bytes, but rounds the "           \
+               "gradients. Not with --reproducible or --dtype f64"),                                                   \
         FLAG("sync-batchnorm", "Batch norm over the whole batch instead of each rank's share"),                        \
         CHOICE("reproducible", "[layout]", "false", "true|layout|false",                                               \
-               "The same bits with any number of ranks that split the batch: the gradients of its --leaves parts are " \
-               "added in a fixed order. layout: also the same bits in every --mesh, on CPUs: every sum that an axis "  \
-               "could split is added in a fixed order, on one rank as well. With --accumulate a micro-batch must "     \
-               "consist of whole leaves",                                                                              \
+               "The same bits with any number of ranks that split the batch: the gradients of the batch's --leaves "   \
+               "parts are added in a fixed order. layout: also the same bits in every --mesh, on CPUs: every sum "     \
+               "that an axis could split is added in a fixed order, on one rank as well. With --accumulate a "         \
+               "micro-batch must consist of whole leaves",                                                             \
                .without = "true"),                                                                                     \
-        INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of a batch, and the maximum number of ranks",   \
+        INTEGER("leaves", "N", "8", 1, 64,                                                                             \
+                "With --reproducible: number of parts into which a batch is divided, which is also the maximum "       \
+                "number of ranks that can share it",                                                                   \
                 .of = "reproducible"),                                                                                 \
         TEXT("stages", "BLOCKS", NULL, "The blocks of each stage along the pipeline axis, such as 0-5,6-11, instead "  \
-             "of stages by estimated time and memory; - for a first or last stage without blocks",                     \
+             "of a division by estimated time and memory; - for a first or last stage without blocks",                 \
              .of = "mesh", .axes = LK_AXIS_PIPELINE),                                                                  \
         CHOICE_LISTED("pipeline-schedule", "NAME", "1f1b", mesh_options_schedule,                                      \
-                      "Order in which the stages compute micro-batches. 1f1b: alternates the forward of one with "     \
-                      "the backward of another. gpipe: all forwards first, which keeps the activations of all. "       \
-                      "zero-bubble: like 1f1b, but gradients of weights are computed where a stage would otherwise "   \
-                      "wait. All give the same bits",                                                                  \
+                      "Order in which the stages compute micro-batches. 1f1b: alternates the forward pass of one "     \
+                      "with the backward pass of another. gpipe: all forward passes first, which keeps the "           \
+                      "activations of all micro-batches. zero-bubble: like 1f1b, but weight gradients are computed "   \
+                      "where a stage would otherwise wait. All give the same bits",                                    \
                       .of = "mesh", .axes = LK_AXIS_PIPELINE),                                                         \
         TRAINING_LIST(LK_TRAINER_MESH_OPTIONS) /* ends with a comma */
 

@@ -176,10 +176,10 @@ static void note_layout(const setup *s, const char *name, const options *given, 
         const char *recorded = recorded_value(s, given, promised[i]);
         own = options_find(given, promised[i]);
         if (options_chosen(given, promised[i]) && recorded && own && strcmp(recorded, own) != 0)
-            print_note(name,
-                       "--%s %s, but %s was trained with --%s %s: the result will differ from that of a whole "
-                       "training run with either",
-                       promised[i], own, directory, promised[i], recorded);
+            print_note(
+                name,
+                "--%s %s, but %s was trained with --%s %s: the result will not match a complete run with either value",
+                promised[i], own, directory, promised[i], recorded);
     }
 }
 
@@ -207,7 +207,7 @@ static int apply_options(setup *s, const char *name, options *given, const char 
             continue;
         snprintf(where, sizeof where, "the record of the checkpoint: --%.60s", key);
         if (!options_set(given, key, value, where)) {
-            print_error(name, "%s: %s; give --%s yourself", directory, given->error, key);
+            print_error(name, "%s: %s; give --%s explicitly", directory, given->error, key);
             return EXIT_USER_ERROR;
         }
         if (used + 1 < sizeof list) {
@@ -216,7 +216,7 @@ static int apply_options(setup *s, const char *name, options *given, const char 
         }
     }
     if (list[0] && !is_quiet())
-        print_note(name, "from the record of %s:%s%s", directory, list, used >= sizeof list ? " …" : "");
+        print_note(name, "options from the record of %s:%s%s", directory, list, used >= sizeof list ? " …" : "");
     return 0;
 }
 
@@ -262,7 +262,7 @@ int record_require(const setup *s, const char *name, const options *given, const
     bool model = !options_given(given, "model"), data = !options_given(given, "data");
     if (s->described || (!model && !data)) return 0;
     find_checkpoint_of(path, directory, sizeof directory);
-    if (directory[0]) snprintf(hint, sizeof hint, "; --load %s, its checkpoint, records both", directory);
+    if (directory[0]) snprintf(hint, sizeof hint, "; use --load %s, the checkpoint, which records both", directory);
     print_error(name, "--load %s contains only weights: %s missing%s", path,
                 !data    ? "--model is"
                 : !model ? "--data is"

@@ -18,12 +18,11 @@ static const option run_options[] = {
                 "Ranks on this host: a number, gpu (one per GPU), cpu (one per core), or auto (gpu if there are any, "
                 "else cpu)"),
     FLAG("no-pin", "Do not pin ranks to cores (by default Lockstep's threads are pinned to the rank's share)"),
-    CHOICE(
-        "numa-binding", "HOW", NULL, "node|socket|exclusive|core-complex",
-        "Bind each rank to the cores of a NUMA node, a socket, a part of a node or a shared cache: near the GPU with "
-        "the rank's local number, or distributed evenly"),
-    FLAG("virtual-local-rank", "LOCAL_RANK is 0 for every rank, and CUDA_VISIBLE_DEVICES lists only its own GPU"),
-    TEXT("role", "NAME", "default", "ROLE_NAME of the ranks"),
+    CHOICE("numa-binding", "HOW", NULL, "node|socket|exclusive|core-complex",
+           "Bind each rank to the cores of a NUMA node, a socket, a part of a node or a shared cache: those near the "
+           "GPU whose index is the local rank or, without GPUs, distributed evenly"),
+    FLAG("virtual-local-rank", "Set LOCAL_RANK to 0 for every rank, and list only its own GPU in CUDA_VISIBLE_DEVICES"),
+    TEXT("role", "NAME", "default", "Set ROLE_NAME for the ranks"),
     FLAG_LETTER('m', "module", "PROGRAM is a Python module: python3 -m PROGRAM"),
     FLAG("no-python", "Start PROGRAM itself, even if its name ends in .py"),
     HEADING("Several hosts, the same command on each"),
@@ -31,58 +30,62 @@ static const option run_options[] = {
     INTEGER("node-rank", "N", NULL, 0, 1e6, "Index of this host; the ranks of all hosts join at host 0"),
     TEXT("master-addr", "ADDRESS", NULL, "Address of host 0 (default 127.0.0.1 for one host)"),
     INTEGER("master-port", "PORT", NULL, 0, 65535,
-            "Port at which the ranks join (default 29500; for one host, and with 0, a free one, chosen again for each "
+            "Port on which the ranks join (default 29500; for one host, and with 0, a free port, chosen again for each "
             "restart)"),
     TEXT("local-addr", "ADDRESS", NULL,
-         "Address of this host at which its ranks listen (default: of the interface that routes to host 0)"),
+         "Address on which this host's ranks listen (default: the interface that routes to host 0)"),
     NUMBER("join-timeout", "SECONDS", NULL, 0.001, 1e7,
            "How long ranks wait for each other to join (default 600 between hosts, 30 on one)"),
     FLAG("standalone", "One host; the other options of this group are ignored"),
-    CHOICE("rdzv-backend", "NAME", "static", "static|c10d", "Both are the same here: host 0 is at --rdzv-endpoint"),
+    CHOICE("rdzv-backend", "NAME", "static", "static|c10d", "Both mean the same here: host 0 is at --rdzv-endpoint"),
     TEXT("rdzv-endpoint", "HOST:PORT", NULL, "The same as --master-addr and --master-port"),
     TEXT("rdzv-conf", "KEY=VALUE,…", NULL,
          "join_timeout, timeout or read_timeout in seconds: like --join-timeout; rank: like --node-rank; is_host: true "
          "on host 0"),
-    TEXT("rdzv-id", "ID", NULL, "TORCHELASTIC_RUN_ID, and the name of the directory below --log-dir"),
+    TEXT("rdzv-id", "ID", NULL, "Job id, for TORCHELASTIC_RUN_ID and for the directory name below --log-dir"),
     HEADING("Several hosts from one launcher"),
     TEXT("hosts", "LIST", NULL,
          "Start ranks on these hosts over ssh: a:2,b:2, or a,b for --nproc-per-node each; [::1]:2 for an IPv6 address"),
     TEXT("hostfile", "FILE", NULL,
-         "The same from a file: lines of `NAME`, `NAME:RANKS` or `NAME slots=RANKS`, # for comments"),
+         "Like --hosts, from a file: lines of `NAME`, `NAME:RANKS` or `NAME slots=RANKS`, # for comments"),
     TEXT("ssh", "COMMAND", "ssh -o BatchMode=yes", "Remote shell; called with the host's name and a command line"),
-    TEXT("remote-command", "PATH", NULL, "Path of lockstep on those hosts (default: the same as here)"),
-    FLAG("remote-launcher", "Used by --hosts: read the job specification from standard input, stop at its end"),
+    TEXT("remote-command", "PATH", NULL, "Path to lockstep on those hosts (default: the same as here)"),
+    FLAG("remote-launcher", "Used by --hosts: read the job specification from standard input, and stop when it ends"),
     HEADING("Output"),
     TEXT("log-dir", "DIR", NULL,
          "Also write each rank's output to DIR/ID_XXXXXX/attempt_N/LOCAL_RANK/stdout.log and stderr.log"),
-    TEXT_LETTER('t', "tee", "WHICH", NULL, NULL,
-                "Show and write to files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,1:1"),
-    TEXT_LETTER('r', "redirects", "WHICH", NULL, NULL, "Write to files only; values as for --tee"),
-    TEXT("local-ranks-filter", "LIST", NULL, "Show only these local ranks: 0,2"),
+    TEXT_LETTER(
+        't', "tee", "WHICH", NULL, NULL,
+        "Streams to show and also write to files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,1:1"),
+    TEXT_LETTER('r', "redirects", "WHICH", NULL, NULL, "Streams to write to files only; values as for --tee"),
+    TEXT("local-ranks-filter", "LIST", NULL, "Show only these local ranks, such as 0,2"),
     TEXT("log-line-prefix-template", "TEXT", NULL,
          "Prefix of each line instead of `[rank N] `, with ${rank}, ${local_rank}, ${role_name} and "
          "${hostname}"),
     TEXT("duplicate-stdout-filters", "LIST", NULL,
          "Also write lines of stdout that contain one of these strings to filtered_stdout.log: apple,orange; ,, is a "
          "comma"),
-    TEXT("duplicate-stderr-filters", "LIST", NULL, "The same for stderr, to filtered_stderr.log"),
+    TEXT("duplicate-stderr-filters", "LIST", NULL, "The same for stderr, in filtered_stderr.log"),
     HEADING("Failures, signals and debugging"),
     INTEGER("max-restarts", "N", "0", 0, 1e6, "Restart all ranks after a failure, at most N times"),
     NUMBER("grace", "SECONDS", "10", 0, 1e6, "Time from SIGTERM to SIGKILL when ranks are stopped"),
     NUMBER("shutdown-timeout", "SECONDS", NULL, 0, 1e6, "torchrun's name for --grace"),
     TEXT("signals-to-handle", "LIST", "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-         "Signals that stop the job; ranks get these four as SIGTERM, any other signal unchanged"),
-    NUMBER("monitor-interval", "SECONDS", "0.1", 0.001, 1e6,
-           "Time between updates of unfinished lines (progress bars) on a terminal; all else is handled at once"),
+         "Signals that stop the job; ranks get the four default ones as SIGTERM, any other signal unchanged"),
+    NUMBER(
+        "monitor-interval", "SECONDS", "0.1", 0.001, 1e6,
+        "Time between updates of unfinished lines (progress bars) on a terminal; everything else is handled at once"),
     INTEGER("debug-rank", "N", NULL, 0, 1e6,
             "Give this rank the terminal, under --debugger; the others' output is still shown, and no rank times out"),
     TEXT("debugger", "COMMAND", "gdb --args",
          "Command that --debug-rank puts before the program; none: the program alone"),
-    REFUSED("start-method", "ranks are always started by fork and exec; it selects how Python starts functions"),
-    REFUSED("event-log-handler",
-            "it names a handler of Python's torch.distributed.elastic.events; --log-dir keeps the ranks' output"),
+    REFUSED("start-method",
+            "ranks are always started by fork and exec; the option selects how Python starts functions"),
+    REFUSED(
+        "event-log-handler",
+        "the option names a handler of Python's torch.distributed.elastic.events; --log-dir keeps the ranks' output"),
     REFUSED("logs-specs",
-            "it names a Python class; --log-dir, --tee, --redirects and the filters select what is logged"),
+            "the option names a Python class; --log-dir, --tee, --redirects and the filters select what is logged"),
     REFUSED(
         "run-path",
         "this launcher has no Python interpreter to run a script in; without the option the script runs in python3"),
@@ -154,7 +157,7 @@ static int read_grace(const options *given, lk_launch_config *config)
     char       *end = NULL;
     config->grace = options_number(given, "grace");
     if (options_given(given, "grace") && options_given(given, "shutdown-timeout"))
-        return user_error("--grace and --shutdown-timeout are the same option: give one of them");
+        return user_error("--grace and --shutdown-timeout are the same option: give only one of them");
     if (options_given(given, "shutdown-timeout")) {
         config->grace = options_number(given, "shutdown-timeout");
     } else if (!options_given(given, "grace") && text && *text) {
@@ -253,13 +256,14 @@ const command command_run = {
     "run",
     "start a program on several ranks and report how they end",
     "Starts PROGRAM once for each rank with torchrun's options and environment (RANK, WORLD_SIZE, LOCAL_RANK, "
-    "MASTER_ADDR, MASTER_PORT and the rest). It may be any program; one whose name ends in .py is started with "
-    "python3. Output is shown in whole lines, each with the prefix [rank N].\n\nWhen a rank fails, the others are "
-    "stopped, and the exit status is that of the rank that failed first (128 + the signal's number if a signal ended "
-    "it; 1 if it stopped answering and had not ended). Ctrl-C stops the ranks; a second one kills them. No process of "
-    "the job survives it, even if the launcher itself is killed.\n\nEvery option can also be set in the environment, "
-    "as with torchrun: --nnodes as PET_NNODES, a flag as 0 or 1; the command line takes precedence.\n\nExample: "
-    "lockstep run -n 2 train.py --epochs 3",
+    "MASTER_ADDR, MASTER_PORT and the rest). PROGRAM may be any program; one whose name ends in .py is started with "
+    "python3. Output is shown in whole lines, each with the prefix [rank N].\n\n"
+    "When a rank fails, the others are stopped, and the exit status is that of the rank that failed first (128 + the "
+    "signal number if it was killed by a signal; 1 if it stopped responding but did not exit). Ctrl-C stops the ranks; "
+    "a second Ctrl-C kills them. No process of the job outlives the launcher, even if the launcher is killed.\n\n"
+    "Every option can also be set in the environment, as with torchrun: --nnodes as PET_NNODES, a flag as 0 or 1; the "
+    "command line takes precedence.\n\n"
+    "Example: lockstep run -n 2 train.py --epochs 3",
     "PROGRAM [ARGUMENTS]",
     0,
     PROGRAM_FOLLOWS,

@@ -152,22 +152,19 @@ int run_read_hosts(const options *given, lk_launch_config *config, char *host)
     if (options_given(given, "master-port")) config->master_port = (int)options_integer(given, "master-port");
     if (config->nodes == 1) return 0;
     if (node < 0)
-        return user_error("several hosts need --node-rank on each, with any --rdzv-backend: 0 on the host at "
+        return user_error("with several hosts, each needs --node-rank, whatever the --rdzv-backend: 0 on the host at "
                           "--rdzv-endpoint or --master-addr");
     if (!config->master_address)
-        return user_error("several hosts need --master-addr or --rdzv-endpoint: the address of host 0");
+        return user_error("with several hosts, each needs --master-addr or --rdzv-endpoint: the address of host 0");
     if (options_given(given, "master-port") && !config->master_port)
-        return user_error(
-            "--master-port 0: the other hosts cannot know it; give a number (a free port is chosen only for one "
-            "host or with --hosts)");
+        return user_error("--master-port 0: the other hosts cannot know the chosen port; give a number (a free port is "
+                          "chosen only for one host or with --hosts)");
     if (!config->master_port) config->master_port = DEFAULT_PORT;
     config->node = node;
-    if (config->node >= config->nodes)
-        return user_error("--node-rank: counts from 0, so it must be less than --nnodes");
+    if (config->node >= config->nodes) return user_error("--node-rank counts from 0, so it must be less than --nnodes");
     if (options_integer(given, "max-restarts"))
         return user_error(
-            "--max-restarts: restarts are not supported with several --nnodes: each launcher controls only "
-            "its own ranks");
+            "--max-restarts: restarts are not supported with several hosts: each launcher controls only its own ranks");
     return 0;
 }
 
@@ -195,6 +192,6 @@ char *run_read_hostfile(const char *path)
         used += (size_t)sprintf(list + used, "%s%s%s%s", used ? "," : "", name, *slots ? ":" : "", slots);
     }
     if (file) fclose(file);
-    if (file && !list) print_error("run", "%s: contains no host", path);
+    if (file && !list) print_error("run", "%s: contains no hosts", path);
     return list;
 }

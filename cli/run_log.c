@@ -181,6 +181,6 @@ bool run_log_close(run_log *l)
     lk_tensorboard_free(l->board);
     l->board = NULL;
     if (l->error) print_note(l->command, "the log %s is incomplete: %s", l->path, strerror(l->error));
-    if (l->board_error[0]) print_note(l->command, "TensorBoard's file is incomplete: %s", l->board_error);
+    if (l->board_error[0]) print_note(l->command, "the TensorBoard file is incomplete: %s", l->board_error);
     return !l->error && !l->board_error[0];
 }

@@ -116,7 +116,7 @@ static void draw_legend(const picture *p)
     fprintf(p->file,
             "<line x1=\"%.0f\" y1=\"%.1f\" x2=\"%.0f\" y2=\"%.1f\" class=\"s\"/><text x=\"%.0f\" y=\"%.1f\">sent to "
             "another stage</text>\n<rect x=\"%.0f\" y=\"%.1f\" width=\"14\" height=\"14\" class=\"b\"/><text "
-            "x=\"%.0f\" y=\"%.1f\">waits</text>\n",
+            "x=\"%.0f\" y=\"%.1f\">waiting</text>\n",
             x, y, x + 14, y + 14, x + 20, y + 12, x + 190, y, x + 210, y + 12);
 }
 

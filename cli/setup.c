@@ -161,7 +161,7 @@ static int check_data_options(const setup *s, const char *name, const options *g
     }
     if (options_given(given, "features") && !(flat && features == lk_field_elements(input))) {
         print_error(name, "--features %lld: a sample of %s has %lld %s; remove --features", (long long)features,
-                    s->data, (long long)lk_field_elements(input), flat ? "features" : "values, as an image");
+                    s->data, (long long)lk_field_elements(input), flat ? "features" : "values (an image)");
         return EXIT_USER_ERROR;
     }
     return 0;
@@ -181,7 +181,7 @@ static int set_normalisation(setup *s, const char *name, const options *given)
     if (stds == 0) t->std[0] = bytes ? 0.5 : 1;
     t->channels = means > stds ? means : stds;
     if (means > LK_MAX_CHANNELS || stds > LK_MAX_CHANNELS || (means > 1 && stds > 1 && means != stds)) {
-        print_error(name, "--mean has %d numbers and --std %d; give one number, or one per channel", means, stds);
+        print_error(name, "--mean has %d numbers and --std has %d; give one number, or one per channel", means, stds);
         return EXIT_USER_ERROR;
     }
     int64_t channels = input->rank == 3 ? input->dims[0] : 1;
@@ -337,9 +337,10 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     if (status >= 0) return check_data_options(s, name, given);
     code = report(name, s->context, status);
     if (status == LK_ENOENT && s->checkpoint && options_given(given, "data") && !options_chosen(given, "data"))
-        print_note(name,
-                   "%s is the data that %s records, relative to the directory of that run; give another with --data",
-                   s->data, s->checkpoint);
+        print_note(
+            name,
+            "%s is the data path recorded in %s, relative to the directory of that run; give another path with --data",
+            s->data, s->checkpoint);
     return code;
 }
 

@@ -16,10 +16,10 @@
         CHOICE_OR_FILE(                                                                                                \
             "model", "NAME", "cnn", "mlp|cnn|resnet18|resnet20|" TRANSFORMER_NAMES,                                    \
             "mlp: fc1, relu, fc2. cnn: SimpleCNN of the PyTorch tutorials. resnet18: torchvision's. resnet20: for "    \
-            "small images. gpt, llama, encoder: GPT-2, Llama and BERT with the sizes below; gpt2 and so on: with "     \
-            "those of the published models. A file: a config.json of Hugging Face, or your own model, a shared "       \
-            "object with LK_EXPORT_MODEL of lockstep/model.h. Default: the model of the checkpoint, or of "            \
-            "config.json in the directory with the weights, else cnn",                                                 \
+            "small images. gpt, llama, encoder: GPT-2, Llama and BERT with the sizes below; gpt2 and so on: with the " \
+            "published sizes. A file: a Hugging Face config.json, or your own model, a shared object with "            \
+            "LK_EXPORT_MODEL of lockstep/model.h. Default: the model of the checkpoint, or of config.json in the "     \
+            "directory with the weights, else cnn",                                                                    \
             .flags = OPTION_FIXED),                                                                                    \
         TRANSFORMER_OPTIONS,                                                                                           \
         INTEGER("hidden", "N", "128", 1, 1e6,                                                                          \
@@ -29,42 +29,42 @@
         CHOICE("stem", "WHICH", "torchvision", "torchvision|cifar",                                                    \
                "resnet18: torchvision's 7x7 stride-2 stem with max pool, or a 3x3 one for small images",               \
                .flags = OPTION_FIXED),                                                                                 \
-        FLAG("recompute", "resnets, transformers: keep only the inputs of blocks and recompute the blocks in "         \
-                          "backward: less memory, more time"),                                                         \
+        FLAG("recompute", "resnets, transformers: keep only the inputs of blocks and recompute the blocks in the "     \
+                          "backward pass: less memory, more time"),                                                    \
         CHOICE("loss", "NAME", "auto", "auto|cross_entropy|mse|l1|bce",                                                \
                "Loss. auto: cross_entropy for class labels, mse for numbers to predict; whole numbers in a "           \
-               "table are classes with cross_entropy, numbers with mse and l1, and auto reports which it chose. bce: " \
+               "table are classes with cross_entropy, numbers with mse and l1, and auto reports its choice. bce: "     \
                "binary cross-entropy of each output"),                                                                 \
         CHOICE("dtype", "TYPE", "f32", PRECISION_CHOICES,                                                              \
-               "Precision. Narrower than f32, it is mixed: weights and activations in that type; master weights, "     \
-               "optimizer, gradients and sums in f32. f64 is for numerical checks"),                                   \
+               "Precision. Types narrower than f32 mean mixed precision: weights and activations in that type; "       \
+               "master weights, optimizer, gradients and sums in f32. f64 is for numerical checks"),                   \
         CHOICE_LISTED("matmul-precision", "WHICH", "highest", precision_of_products,                                   \
-                      "Matrix products of f32 on CPUs, in linear layers, matmul and experts. bf16: operands are "      \
-                      "rounded to bf16, but sums and results are f32, as with PyTorch's "                              \
+                      "Precision of f32 matrix products on CPUs, in linear layers, matmul and experts. bf16: "         \
+                      "operands are rounded to bf16, but sums and results are f32, as with PyTorch's "                 \
                       "set_float32_matmul_precision(\"medium\"); convolutions and attention stay in f32")
 
 #define DATA_OPTIONS                                                                                                  \
     HEADING("Data"),                                                                                                  \
         TEXT("data", "NAME[:FILES]", NULL, "The data set", .listed = data_names_at, .describe = data_names_describe), \
         TABLE_OPTIONS, FOLDER_OPTIONS, TEXT_OPTIONS,                                                                  \
-        INTEGER("features", "N", "64", 1, 1e6, "synthetic data for mlp: features of a sample", .of = "data"),         \
+        INTEGER("features", "N", "64", 1, 1e6, "synthetic data for mlp: features per sample", .of = "data"),          \
         INTEGER("classes", "N", "10", 1, 1e6, "synthetic data: number of classes; other data sets have their own",    \
                 .of = "data"),                                                                                        \
-        INTEGER("batch", "N", "64", 1, 1e7, "Samples in a batch"),                                                    \
+        INTEGER("batch", "N", "64", 1, 1e7, "Samples per batch"),                                                     \
         INTEGER("workers", "N", NULL, 0, 64,                                                                          \
                 "Threads that prepare batches; they never change the order (default 1; for decoding images the "      \
                 "number of compute threads, at most 4)"),                                                             \
         NUMBERS("mean", "M[,M...]", NULL, -1e6, 1e6,                                                                  \
-                "Normalisation: subtracted; one number or one per channel (default 0.5 for images)"),                 \
-        NUMBERS("std", "S[,S...]", NULL, 1e-6, 1e6, "Normalisation: divisor; like --mean (default 0.5 for images)")
+                "Normalisation: the mean to subtract; one number or one per channel (default 0.5 for images)"),       \
+        NUMBERS("std", "S[,S...]", NULL, 1e-6, 1e6, "Normalisation: the divisor; like --mean (default 0.5 for images)")
 
 #define MACHINE_OPTIONS                                                                \
     INTEGER("threads", "N", "0", 0, 256,                                               \
-            "Compute threads; 0: the cores that this process may use. Results do not " \
-            "depend on it",                                                            \
+            "Compute threads; 0: one per core that this process may use. The number "  \
+            "does not affect results",                                                 \
             .flags = OPTION_LOCAL),                                                    \
         DEVICE_OPTIONS, OVERCOMMIT_OPTION,                                             \
-        INTEGER("seed", "N", "0", 0, 9e15, "Seed of initial weights, order, augmentation and dropout")
+        INTEGER("seed", "N", "0", 0, 9e15, "Seed for initial weights, order of samples, augmentation and dropout")
 
 typedef struct setup {
     lk_context       *context;

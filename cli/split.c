@@ -115,7 +115,7 @@ void split_note_training(const setup *s, const char *name)
 {
     if (s->split == LK_SPLIT_TEST || environment_rank() > 0 || !is_training_data(s)) return;
     bool part = held_out(s) && s->split == LK_SPLIT_ALL;
-    print_note(name, "%s is what the model was trained on%s", s->data,
+    print_note(name, "the model was trained on %s%s", s->data,
                part ? ", except for the part that was held out, which --split test selects" : "");
 }
 

@@ -7,9 +7,9 @@
 /* A row of an option table. */
 #define SPLIT_OPTION                                                                                                  \
     CHOICE("split", "PART", NULL, "train|test|all",                                                                   \
-           "Which samples: for training, the test set, or all of them. Default: all of your own files that --data "    \
-           "names, unless they have their own test set (folder:DIR with test/, text:FILE,VALIDATION) or --holdout "    \
-           "is given; the test set of other data and of the recorded data")
+           "Which samples: the training set, the test set, or all. Default: all samples of your own files that "       \
+           "--data names, unless they have their own test set (folder:DIR with test/, text:FILE,VALIDATION) or "       \
+           "--holdout is given; otherwise the test set")
 
 /* Opens s->test and sets s->split. any: where there is no test set, all samples; otherwise LK_END. probe: without the
  * samples. */

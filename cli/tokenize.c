@@ -21,8 +21,9 @@ static void print_result(const options *given, const lk_data_tokenize_result *r,
     const char *out = options_text(given, "out"), *type = r->token_bytes == 4 ? "u32" : "u16";
     double      rate = seconds > 0 ? (double)r->tokens / seconds : 0;
     if (!options_flag(given, "json")) {
-        terminal_print(stdout, "%s: %lld tokens (%s) of %lld documents, %lld bytes of text; %.0f tokens/s, %.1f MB/s\n",
-                       out, (long long)r->tokens, type, (long long)r->documents, (long long)r->bytes, rate,
+        terminal_print(stdout,
+                       "%s: %lld tokens (%s) from %lld documents, %lld bytes of text; %.0f tokens/s, %.1f MB/s\n", out,
+                       (long long)r->tokens, type, (long long)r->documents, (long long)r->bytes, rate,
                        seconds > 0 ? (double)r->bytes / seconds / 1e6 : 0);
         return;
     }

@@ -36,15 +36,16 @@ static const option train_options[] = {
     PARALLEL_OPTIONS TACTICS_OPTION,
     TRANSPORT_OPTIONS,
     CHOICE("lr-scale", "HOW", "none", "none|linear|sqrt", "Multiply --lr by batch / base-batch, or by its square root"),
-    INTEGER("base-batch", "N", "64", 1, 1e7, "With --lr-scale: the batch that --lr was tuned for"),
+    INTEGER("base-batch", "N", "64", 1, 1e7, "With --lr-scale: the batch size that --lr was tuned for"),
     TRAINING_LIST(LK_TRAINER_CHECK_OPTIONS)
         CHOICE("on-signal", "HOW", "save-stop", "save-exit|save-stop",
-               "On SIGTERM, SIGINT or SIGUSR1 to any rank, all save at the same step; then exit with 0, or with the "
-               "signal's status",
+               "On SIGTERM, SIGINT or SIGUSR1 to any rank, all ranks save at the same step and exit. save-stop: with "
+               "the signal's status. save-exit: with 0",
                .flags = OPTION_LOCAL),
-    INTEGER("max-restarts", "N", "0", 0, 1e6,
-            "With -n: start all ranks again after a failure, at most N times; they resume what --save has saved",
-            .flags = OPTION_LOCAL),
+    INTEGER(
+        "max-restarts", "N", "0", 0, 1e6,
+        "With -n: restart all ranks after a failure, at most N times; they resume from the newest checkpoint in --save",
+        .flags = OPTION_LOCAL),
     FLAG("verbose-ranks",
          "Every rank prints its threads, cores and share of the batch, and its own mean loss after each epoch",
          .flags = OPTION_LOCAL),
@@ -53,10 +54,11 @@ static const option train_options[] = {
     TEXT("tensorboard", "DIR", NULL, "Write loss, accuracy and speed to TensorBoard event files",
          .flags = OPTION_LOCAL),
     TRAINING_LIST(LK_TRAINER_TRACE_OPTIONS)
-        TEXT("log-dir", "DIR", NULL, "Like --log for every rank: DIR/rank-N.jsonl", .flags = OPTION_LOCAL),
-    TEXT("log", "FILE.jsonl", NULL, "Append a line of JSON for each step, evaluation and save", .flags = OPTION_LOCAL),
+        TEXT("log-dir", "DIR", NULL, "Like --log, for every rank: DIR/rank-N.jsonl", .flags = OPTION_LOCAL),
+    TEXT("log", "FILE.jsonl", NULL, "Append a line of JSON to FILE.jsonl for each step, evaluation and save",
+         .flags = OPTION_LOCAL),
     FLAG("json",
-         "Print a last line of JSON with the results on standard output; train_loss is the mean of the last epoch",
+         "Print a final line of JSON with the results on standard output; train_loss is the mean over the last epoch",
          .flags = OPTION_UNRECORDED | OPTION_LOCAL),
     CONFIG,
     OPTIONS_END,
@@ -416,10 +418,10 @@ const command command_train = {
     "train",
     "train a model",
     "Trains a model in one process, or with several ranks that each process their share of every batch (-n, or any "
-    "launcher), and may divide the state and the model's operations as well (--mesh). On a terminal, a progress line "
+    "launcher), and may also divide the state and the model's operations (--mesh). On a terminal, a progress line "
     "shows step, loss, speed and time left; otherwise plain lines are written to standard error: for the first step, "
     "then every few seconds. After each epoch, a line shows its mean training loss and, with a test set, the loss on "
-    "that set.\n\n"
+    "the test set.\n\n"
     "The same seed gives the same bits with any number of threads and loader workers. A run that was stopped and "
     "resumed ends with the same bits as an uninterrupted run.\n\n"
     "Examples: lockstep train --model cnn --data fashion-mnist --epochs 3 --save runs/first; the same with -n 2; "

@@ -33,7 +33,7 @@ static void read_optimizer_option(optimizer_options *o, const char *option, bool
     if (!set || o->code != 0) return;
     if (!lk_optimizer_has(o->kind, option)) {
         list_optimizers(option, owners, sizeof owners);
-        print_error(o->name, "--%s belongs to --optimizer %s", option, owners);
+        print_error(o->name, "--%s applies only to --optimizer %s", option, owners);
         o->code = EXIT_USER_ERROR;
     } else if (count == 1) {
         fields[0] = options_number(o->given, option);
@@ -113,8 +113,8 @@ static int check_augmentation(lk_transform *t, const char *name, const options *
     int strengths = options_given(given, "color-jitter") ? options_numbers(given, "color-jitter", all, 8) : 0;
     if (scales == 1) t->resized_crop[1] = 1;
     if (scales > 2 || (scales && t->resized_crop[0] > t->resized_crop[1])) {
-        print_error(name,
-                    "--random-resized-crop takes the smallest part of the image's area, and the largest (default 1)");
+        print_error(name, "--random-resized-crop takes the smallest share of the image's area and, optionally, the "
+                          "largest (default 1)");
         return EXIT_USER_ERROR;
     }
     if (strengths > 4) {
@@ -139,10 +139,10 @@ static int check_dependent(const char *name, const options *given)
         const char *owner;
     } table[] = {{"lr-min", cosine, "--schedule cosine"}, {"gamma", step, "--schedule step"},
                  {"step-size", step, "--schedule step"},  {"save-every", saves, "--save DIR"},
-                 {"keep", saves, "--save DIR"},           {"base-batch", scales, "--lr-scale linear and sqrt"}};
+                 {"keep", saves, "--save DIR"},           {"base-batch", scales, "--lr-scale linear or sqrt"}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!table[i].used && options_chosen(given, table[i].option)) {
-            print_error(name, "--%s belongs to %s", table[i].option, table[i].owner);
+            print_error(name, "--%s requires %s", table[i].option, table[i].owner);
             return EXIT_USER_ERROR;
         }
     return 0;
@@ -167,7 +167,7 @@ int training_make(setup *s, const char *name, const options *given)
     if (resume && strcmp(resume, "auto") == 0) {
         config->resume = true;
         if (!config->save) {
-            print_error(name, "--resume auto needs --save DIR: the directory of the checkpoint");
+            print_error(name, "--resume auto requires --save DIR, the directory of the checkpoint");
             return EXIT_USER_ERROR;
         }
     } else if (resume) {

@@ -34,17 +34,18 @@
     DATA_ON_DEVICE_OPTION,                                                                                             \
     HEADING("Training"),                                                                                               \
     TRAINING_LIST(LK_TRAINER_LENGTH_OPTIONS)                                                                           \
-    CHOICE_LISTED("optimizer", "NAME", "adam", training_optimizer, "Rule that updates the parameters, as in PyTorch"), \
+    CHOICE_LISTED("optimizer", "NAME", "adam", training_optimizer, "Optimizer, as in PyTorch"),                        \
     NUMBER("lr", "X", "0.001", 0, 1e6, "Learning rate"),                                                               \
     LK_OPTIMIZER_OPTION_LIST(OPTIMIZER_NUMBER, OPTIMIZER_PAIR, OPTIMIZER_FLAG)                                         \
     NUMBER("weight-decay", "X", "0", 0, 1e3, "Weight decay; biases and norms are excluded unless --decay-all"),        \
     FLAG("decay-all", "Decay biases and norms too"),                                                                   \
-    NUMBER("clip", "X", "0", 0, 1e12, "Largest norm of the whole gradient; 0: no clipping"),                           \
-    LIST("freeze", "PATTERN", "Do not train the parameters whose names match, such as 'conv*'; for several, repeat "   \
-         "it or separate them by ;"),                                                                                  \
+    NUMBER("clip", "X", "0", 0, 1e12, "Maximum norm of the gradient of all parameters; 0: no clipping"),               \
+    LIST("freeze", "PATTERN", "Do not train the parameters whose names match, such as 'conv*'; for several patterns, " \
+         "repeat the option or separate them with ;"),                                                                 \
     LIST("group", "PATTERN:SETTINGS",                                                                                  \
-         "Settings for the parameters whose names match: lr=FACTOR on the learning rate, decay=X, frozen, such as "    \
-         "'fc2.*:lr=10,decay=0'; the first group that matches applies; for several, as with --freeze"),                \
+         "Settings for the parameters whose names match: lr=FACTOR to scale the learning rate, decay=X, frozen, such " \
+         "as 'fc2.*:lr=10,decay=0'; the first group that matches applies; for several groups, repeat the option or "   \
+         "separate them with ;"),                                                                                      \
     TRAINING_LIST(LK_TRAINER_LOSS_OPTIONS)                                                                             \
     CHOICE("schedule", "NAME", "constant", "constant|step|cosine", "Learning-rate schedule"),                          \
     TRAINING_LIST(LK_TRAINER_SCHEDULE_OPTIONS)                                                                         \
@@ -54,8 +55,8 @@
     HEADING("Checkpoints"),                                                                                            \
     TRAINING_LIST(LK_TRAINER_CHECKPOINT_OPTIONS)                                                                       \
     TEXT("resume", "auto|DIR", NULL,                                                                                   \
-         "auto: continue from --save if it has a checkpoint. DIR: continue from its newest one, or from DIR itself "   \
-         "if it is one, such as RUN/step-00000003", .flags = OPTION_LOCAL),                                            \
+         "auto: continue from --save if it has a checkpoint. DIR: continue from its newest checkpoint, or from DIR "   \
+         "itself if it is a checkpoint, such as RUN/step-00000003", .flags = OPTION_LOCAL),                            \
     TRAINING_LIST(LK_TRAINER_WEIGHTS_OPTIONS)                                                                          \
     HEADING("Ranks")
 

@@ -90,7 +90,7 @@ static int read_recompute(transformer *t, const char *name, const options *given
     }
     t->config.recompute = all ? -1 : blocks ? options_integer(given, "recompute-blocks") : 0;
     if (t->config.recompute > t->config.layers) {
-        print_error(name, "--recompute-blocks %lld: %s has %lld blocks", (long long)t->config.recompute,
+        print_error(name, "--recompute-blocks %lld: %s has only %lld blocks", (long long)t->config.recompute,
                     options_text(given, "model"), (long long)t->config.layers);
         return EXIT_USER_ERROR;
     }
@@ -111,7 +111,7 @@ int transformer_budget(transformer *t, const char *name, const options *given)
         return EXIT_USER_ERROR;
     }
     if ((t->budget = parse_size(memory)) == 0) {
-        print_error(name, "--memory '%s': expected a number and KiB, MiB, GiB, MB or GB, such as 4GiB", memory);
+        print_error(name, "--memory '%s': expected a number followed by KiB, MiB, GiB, MB or GB, such as 4GiB", memory);
         return EXIT_USER_ERROR;
     }
     return 0;
@@ -254,12 +254,12 @@ int transformer_use_data(transformer *t, const char *name, const options *given,
         return EXIT_USER_ERROR;
     }
     if (encoder != (label->rank == 0)) {
-        print_error(name,
-                    encoder ? "--model %s predicts a class for each text; %s has no such labels: name their field "
-                              "with --label"
-                            : "--model %s predicts the next token; %s has classes of whole texts: "
-                              "--model encoder predicts those",
-                    model, lk_dataset_name(data));
+        print_error(
+            name,
+            encoder ? "--model %s predicts a class for each text; %s has no class labels: name their field with --label"
+                    : "--model %s predicts the next token, but %s has a class for each text: use --model encoder to "
+                      "predict classes",
+            model, lk_dataset_name(data));
         return EXIT_USER_ERROR;
     }
     if (encoder) t->config.classes = choose_classes(t, given, label);

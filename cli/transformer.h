@@ -10,31 +10,36 @@
 
 /* Rows of an option table. */
 #define TRANSFORMER_OPTIONS                                                                                           \
-    INTEGER("layers", "N", "6", 1, 4096, "gpt, llama, mixtral, encoder: blocks", .flags = OPTION_FIXED),              \
+    INTEGER("layers", "N", "6", 1, 4096, "gpt, llama, mixtral, encoder: number of blocks", .flags = OPTION_FIXED),    \
         INTEGER("heads", "N", "6", 1, 65536,                                                                          \
-                "gpt, llama, mixtral, encoder: attention heads; must divide --width", .flags = OPTION_FIXED),      \
+                "gpt, llama, mixtral, encoder: number of attention heads; must divide "                            \
+                "--width", .flags = OPTION_FIXED),                                                                 \
         INTEGER("kv-heads", "N", NULL, 1, 65536,                                                                      \
-                "llama, mixtral: heads of keys and values; must divide --heads (default --heads)",                    \
+                "llama, mixtral: number of key/value heads; must divide --heads (default --heads)",                   \
                 .flags = OPTION_FIXED),                                                                               \
         INTEGER("width", "N", "384", 1, 1 << 24, "gpt, llama, mixtral, encoder: width of the hidden states",          \
                 .flags = OPTION_FIXED),                                                                               \
-        INTEGER("experts", "N", "8", 1, 65536, "mixtral: feed-forward networks of a block", .flags = OPTION_FIXED),   \
-        INTEGER("experts-per-token", "N", "2", 1, 65536, "mixtral: how many of them a token uses",                    \
+        INTEGER("experts", "N", "8", 1, 65536, "mixtral: experts (feed-forward networks) per block",                  \
+                .flags = OPTION_FIXED),                                                                               \
+        INTEGER("experts-per-token", "N", "2", 1, 65536, "mixtral: experts that each token uses",                     \
                 .flags = OPTION_FIXED),                                                                               \
         NUMBER("router-loss", "X", "0", 0, 1e6,                                                                       \
-               "mixtral: factor of the auxiliary loss, which balances the experts; 0.02 is usual"),                   \
-        INTEGER("vocabulary", "N", NULL, 1, 1 << 28, "transformers: rows of the embedding (default the tokenizer's)", \
+               "mixtral: weight of the auxiliary load-balancing loss; 0.02 is usual"),                                \
+        INTEGER("vocabulary", "N", NULL, 1, 1 << 28, "transformers: rows of the embedding (default: tokens of the "   \
+                                                     "tokenizer)",                                                    \
                 .flags = OPTION_FIXED),                                                                               \
         NUMBER("dropout", "P", "0", 0, 0.999, "transformers: dropout of embeddings, residuals and attention"),        \
         NUMBER("rope-theta", "X", "10000", 1, 1e12, "llama, mixtral: base of the rotary frequencies",                 \
                .flags = OPTION_FIXED),                                                                                \
-        FLAG("untied", "llama, mixtral: the head has its own weights", .flags = OPTION_FIXED),                        \
-        INTEGER("recompute-blocks", "N", NULL, 0, 4096, "transformers: recompute the first N blocks in backward")
+        FLAG("untied", "llama, mixtral: the output layer does not share the embedding's "                             \
+                       "weights", .flags = OPTION_FIXED),                                                             \
+        INTEGER("recompute-blocks", "N", NULL, 0, 4096,                                                               \
+                "transformers: recompute the first N blocks in the backward pass")
 
 /* A row of those that plan memory. */
 #define MEMORY_OPTION                                                                                                  \
-    TEXT("memory", "SIZE", NULL, "transformers: recompute the fewest blocks with which a rank fits into SIZE, "        \
-         "such as 4GiB; `lockstep plan` prints how many")
+    TEXT("memory", "SIZE", NULL, "transformers: recompute as few blocks as needed for a rank to fit in SIZE, such as " \
+         "4GiB; `lockstep plan` prints how many")
 
 /* A transformer as a command uses it. */
 typedef struct transformer {

@@ -1,5 +1,5 @@
 # ccache, where it is installed, unless another launcher was chosen.
-option(LK_CCACHE "Compile through ccache where it is installed" ON)
+option(LK_CCACHE "Compile with ccache if it is installed" ON)
 if(LK_CCACHE AND NOT CMAKE_C_COMPILER_LAUNCHER)
   find_program(LK_CCACHE_PROGRAM ccache)
   if(LK_CCACHE_PROGRAM)

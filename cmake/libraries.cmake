@@ -20,19 +20,19 @@ function(probe_library name found without libraries source)
   check_c_source_compiles("${source}" LK_${name}_LINKS)
   if(NOT LK_${name}_LINKS)
     unset(LK_${name}_LINKS CACHE)
-    message(STATUS "${without}: a program with it does not compile and link "
-                   "(CMakeFiles/CMakeError.log or CMakeConfigureLog.yaml has the reason)")
+    message(STATUS "${without}: a program that uses it does not compile and link "
+                   "(CMakeFiles/CMakeError.log or CMakeConfigureLog.yaml says why)")
   endif()
 endfunction()
 
-probe_library(PNG "${PNG_FOUND}" "No PNG files, without libpng" PNG::PNG "#include <png.h>
+probe_library(PNG "${PNG_FOUND}" "PNG files cannot be read without libpng" PNG::PNG "#include <png.h>
   int main(void) { return png_create_read_struct(PNG_LIBPNG_VER_STRING, 0, 0, 0) == 0; }")
-probe_library(JPEG "${JPEG_FOUND}" "No JPEG files, without libjpeg" JPEG::JPEG "#include <stdio.h>
+probe_library(JPEG "${JPEG_FOUND}" "JPEG files cannot be read without libjpeg" JPEG::JPEG "#include <stdio.h>
   #include <jpeglib.h>
   int main(void) { struct jpeg_error_mgr errors; return jpeg_std_error(&errors) == 0; }")
 # Only its header is used: the library is loaded when it is needed.
 find_path(LK_HWLOC_HEADER hwloc.h)
-probe_library(HWLOC "${LK_HWLOC_HEADER}" "Ranks are pinned by the kernel's numbers of cores, without hwloc" ""
+probe_library(HWLOC "${LK_HWLOC_HEADER}" "Ranks are pinned by the kernel's core numbers without hwloc" ""
     "#include <hwloc.h>
   int main(void) { hwloc_topology_t topology = 0; return topology != 0 || HWLOC_OBJ_PU < 0; }" ${LK_HWLOC_HEADER})
 

@@ -26,8 +26,8 @@ last=$(sed -n 's/^#define LK_VERSION_STRING "\(.*\)"$/\1/p' $header)
 [ "$version" != "$last" ] && [ "$(printf '%s\n' "$last" "$version" | sort -V | tail -1)" = "$version" ] ||
     die "$version is not greater than $last"
 [ -z "$(git status --porcelain)" ] ||
-    die "there are changes that are not committed: $(git status --porcelain | head -5)"
-! git rev-parse -q --verify "refs/tags/v$version" > /dev/null || die "the tag v$version exists"
+    die "there are uncommitted changes: $(git status --porcelain | head -5)"
+! git rev-parse -q --verify "refs/tags/v$version" > /dev/null || die "the tag v$version already exists"
 awk '/^## / { inside = $2 == "Unreleased" } inside && /^- / { found = 1 } END { exit !found }' CHANGELOG.md ||
     die "CHANGELOG.md has no entries under \"Unreleased\""
 

@@ -141,7 +141,7 @@ static lk_status evaluate(job *j, double *accuracy)
     TRY(lk_comm_all_reduce(j->comm, counts, counts, 2, LK_I64, LK_SUM, NULL));
     *accuracy = (double)counts[0] / (double)counts[1];
     if (j->rank == 0)
-        printf("%d rank%s: accuracy %.1f %% of %lld points\n", j->world, j->world == 1 ? "" : "s", 100 * *accuracy,
+        printf("%d rank%s: accuracy %.1f %% on %lld points\n", j->world, j->world == 1 ? "" : "s", 100 * *accuracy,
                (long long)counts[1]);
     return LK_OK;
 }

@@ -64,7 +64,8 @@ int main(int argc, char **argv)
     lk_dataset *data = NULL;
     lk_trainer *trainer = NULL;
     if (file) fclose(file);
-    if (bytes <= LENGTH) return fprintf(stderr, "usage: gpt FILE [STEPS], a file of more than %d bytes\n", LENGTH), 2;
+    if (bytes <= LENGTH)
+        return fprintf(stderr, "usage: gpt FILE [STEPS]; FILE must have more than %d bytes\n", LENGTH), 2;
     if (lk_context_create(NULL, &context) < 0) return 1;
 
     lk_field                    fields[] = {{.name = "tokens", .dtype = LK_I32, .rank = 1, .dims = {LENGTH}},

@@ -61,7 +61,7 @@ int main(int argc, char **argv)
     if (status >= 0) status = lk_trainer_evaluate(trainer, &result);
     if (status >= 0) accuracy = lk_metrics_find(result.metrics, result.metrics_count, "accuracy")->value;
     if (status >= 0)
-        printf("loss %.4f, accuracy %.1f %% of %lld points\n", result.loss, 100 * accuracy, (long long)result.samples);
+        printf("loss %.4f, accuracy %.1f %% on %lld points\n", result.loss, 100 * accuracy, (long long)result.samples);
     if (status >= 0 && argc > 1) status = lk_weights_save(lk_trainer_store(trainer), argv[1]);
     if (status < 0) fprintf(stderr, "mlp: %s\n", lk_context_error(context));
 

@@ -19,7 +19,8 @@ static lk_tensor block(lk_tensor x, const char *name) /* (N, C, H, W) → the sa
 static lk_tensor mine(lk_tensor x, lk_model_options options) /* (N, channels, H, W) → logits (N, classes) */
 {
     if (lk_tensor_rank(x) != 4) {
-        lk_graph_fail(x.graph, "this model takes images (N, channels, height, width), not %d axes", lk_tensor_rank(x));
+        lk_graph_fail(x.graph, "this model takes images (N, channels, height, width), not a tensor with %d axes",
+                      lk_tensor_rank(x));
         return x;
     }
     x = lk_conv2d(x, "stem", 16, 3, .padding = 1);

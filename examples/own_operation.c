@@ -14,7 +14,7 @@ static lk_status swish_gate_shape(const lk_operation_call *call)
     const lk_operand *x = &call->inputs[0], *gate = &call->inputs[1];
     bool              same = x->rank == gate->rank && x->count_axis == gate->count_axis;
     for (int i = 0; same && i < x->rank; i++) same = x->dims[i] == gate->dims[i];
-    if (!same) return lk_operation_fail(call, "x and gate need one shape");
+    if (!same) return lk_operation_fail(call, "x and gate must have the same shape");
     call->outputs[0] = *x; /* its type, its shape and its axis of samples */
     return LK_OK;
 }

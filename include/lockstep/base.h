@@ -16,7 +16,7 @@
 #ifdef __cplusplus
 #define LK_BEGIN_DECLS extern "C" {
 #define LK_END_DECLS }
-/* Named options: in C a compound literal, in C++ (20 for `.name = value`) a braced temporary. */
+/* Named options: a compound literal in C, a braced temporary in C++ (`.name = value` needs C++20). */
 #define LK_OPTIONS(type, ...) (type{__VA_ARGS__})
 /* Follows each field that may be omitted. In C such a field is zero; in C++ this initialises it, so that -Wextra does
  * not warn. */
@@ -24,19 +24,19 @@
 #else
 #define LK_BEGIN_DECLS
 #define LK_END_DECLS
-/* Without ##, which would keep calls with their own options among the values from being expanded. */
+/* No ## here: it would prevent the expansion of arguments that themselves use this macro. */
 #define LK_OPTIONS(type, ...) ((type){.reserved = 0, __VA_ARGS__})
 #define LK_ZERO
 #endif
 
 LK_BEGIN_DECLS
 
-/* Structs with a `size` are configs: their …_INIT sets it, and all fields to their defaults. Programs compiled with an
- * older header have a smaller size, and missing fields get their defaults. A larger struct, from a newer header, is
- * accepted if it sets nothing that this version lacks. Other structs do not change within 0.1, and `reserved` fields
- * are zero. */
+/* Structs with a `size` are configs: their …_INIT sets `size`, and all other fields to their defaults. In programs
+ * compiled with an older header the size is smaller, and the missing fields get their defaults. A larger struct, from a
+ * newer header, is accepted if it sets nothing that this version lacks. Other structs do not change within 0.1, and
+ * `reserved` fields must be zero. */
 
-/* 0 is success, a negative value is a failure, and a positive one means not finished. lk_status_name and the docs are
+/* 0 is success, a negative value is a failure, and a positive one reports an end. lk_status_name and the docs are
  * generated from this list. */
 #define LK_STATUS_LIST(X)                                                          \
     X(LK_END, 1, "the end of the epoch or the listing")                            \

@@ -3,7 +3,7 @@
  *   step-00000938/model.safetensors      parameters and buffers, PyTorch's names and layouts; bytes depend only on
  *                                        the weights
  *   step-00000938/optimizer.safetensors  the optimizer's state, under PyTorch's names: NAME.exp_avg, NAME.sum, …
- *   step-00000938/state.json             step, epoch, position in the data, seed, the record of the run (model,
+ *   step-00000938/state.json             step, epoch, position in the data, seed, the run's record (model,
  *                                        options, fields, classes, normalisation), who wrote it and when, and the
  *                                        SHA-256 of all files
  *   step-00000938/…                      the caller's files, such as config.json
@@ -16,8 +16,8 @@
  *
  * The two large files are divided into chunks of 8 MiB. Each chunk is written by one of the ranks that save together
  * and can access the directory; the files' bytes do not depend on the number of these ranks. state.json has a digest of
- * every chunk (XXH64), one of all these digests (the SHA-256 of their texts), and the SHA-256 of each file. Loading
- * verifies the chunks, or the files' SHA-256 if an older version wrote no digests of chunks. */
+ * every chunk (XXH64), a digest of all these digests (the SHA-256 of their text), and the SHA-256 of each file. Loading
+ * verifies the chunks, or the files' SHA-256 if an older version wrote no chunk digests. */
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
 
@@ -28,17 +28,17 @@
 LK_BEGIN_DECLS
 
 typedef struct lk_progress {
-    int64_t  step;     /* updates done */
+    int64_t  step;     /* updates completed */
     int64_t  epoch;    /* from 0 */
     int64_t  position; /* samples of this epoch already used */
     uint64_t seed;
 } lk_progress;
 
-/* Writes step-N and removes older ones until `keep` (at least 1) are left. Old checkpoints stay until the new one is
- * complete. Waits up to 10 s for another save into the directory. LK_EINVAL: a trainer holds the lock of the directory
- * (the message names it); model.safetensors, optimizer.safetensors or state.json there is not a link that a save made;
- * or step-N is intact and contains other files. If it is damaged, it is renamed to step-N.damaged instead, with a
- * warning. */
+/* Writes step-N, then removes the oldest checkpoints until `keep` (at least 1) are left. Old checkpoints stay until the
+ * new one is complete. If another save into the directory is running, waits up to 10 s for it. LK_EINVAL: a trainer
+ * holds the directory's lock (the message names it); model.safetensors, optimizer.safetensors or state.json there is
+ * not a link made by a save; or step-N is intact and contains other files. If step-N is damaged, it is renamed to
+ * step-N.damaged, with a warning. */
 LK_API lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_progress *progress, int keep);
 
 /* A file that the caller adds to checkpoints. state.json has its digest; loading does not read it. */
@@ -47,41 +47,41 @@ typedef struct lk_checkpoint_file {
     const char *text; /* any bytes */
     size_t      bytes;
 } lk_checkpoint_file;
-/* The same with the caller's files, at most 16. LK_EINVAL also if a name is invalid, or a file of that name in the
- * directory is not a link made by a save. */
+/* The same with the caller's files, at most 16. LK_EINVAL also means that a name is invalid, or that a file of that
+ * name in the directory is not a link made by a save. */
 LK_API lk_status lk_checkpoint_save_files(lk_store *store, const char *directory, const lk_progress *progress, int keep,
                                           const lk_checkpoint_file *files, int count);
 /* The same, saved by all ranks of a group, each of which writes a part. Collective: all ranks must pass the same
  * arguments except the directory, which need not exist on hosts other than rank 0's; only rank 0's files are used. If
- * one rank fails, all do, and the message names the rank; the previous checkpoint stays. comm NULL: this process saves
- * alone. */
+ * one rank fails, all do, and the message names the rank; the previous checkpoint is kept. If comm is NULL, this
+ * process saves alone. */
 LK_API lk_status lk_checkpoint_save_group(lk_store *store, lk_comm *comm, const char *directory,
                                           const lk_progress *progress, int keep, const lk_checkpoint_file *files,
                                           int count);
 /* Checks whether a run could save into the directory, which need not exist; changes nothing. LK_EINVAL: another run
- * saves there (the message names it; a restart, known by TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT, first waits
- * up to 10 s for it), or a file there is not a link that a save made, as above. LK_EIO: it is not writable. Call it
- * before the ranks of the run start, because from then on rank 0 holds the lock. */
+ * saves there (the message names it; a restarted run, recognised by TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT,
+ * first waits up to 10 s for it), or a file there is not a link made by a save, as above. LK_EIO: the directory is not
+ * writable. Call this before the ranks of the run start, because from then on rank 0 holds the lock. */
 LK_API lk_status lk_checkpoint_check(lk_context *context, const char *directory);
-/* The same for saves with these files, of which only the names matter. */
+/* The same for saves with these files; only their names matter. */
 LK_API lk_status lk_checkpoint_check_files(lk_context *context, const char *directory, const lk_checkpoint_file *files,
                                            int count);
-/* Loads the newest intact checkpoint. One whose digests do not match, or whose state belongs to a different step than
- * its directory's name, is skipped with a warning in the log. If `directory` is that of one step, only this step is
- * loaded. LK_EFORMAT: none is intact. LK_ENOENT: the directory contains none. LK_EMISMATCH: it belongs to a different
- * model; the message names the first difference. */
+/* Loads the newest intact checkpoint. A checkpoint whose digests do not match, or whose state belongs to a different
+ * step than its directory's name, is skipped with a warning in the log. If `directory` is a single step's directory,
+ * only this step is loaded. LK_EFORMAT: no checkpoint is intact. LK_ENOENT: the directory contains no checkpoint.
+ * LK_EMISMATCH: the checkpoint belongs to a different model; the message names the first difference. */
 LK_API lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress);
 /* Finds the newest checkpoint in the directory and returns its step; LK_ENOENT if there is none. Reads no weights. */
 LK_API lk_status lk_checkpoint_find(lk_context *context, const char *directory, int64_t *step);
-/* Bytes of LK_MEMORY_CHECKPOINT that a save uses while it runs, including one chunk; without the caller's files. */
+/* The bytes of LK_MEMORY_CHECKPOINT that a save uses while it runs, including one chunk but not the caller's files. */
 LK_API size_t lk_checkpoint_bytes(const lk_plan *plan);
 
-/* The weights alone: one safetensors file. Loading also accepts a checkpoint directory, of which it takes the newest
+/* The weights alone: one safetensors file. Loading also accepts a checkpoint directory, from which it takes the newest
  * checkpoint, and a directory written by Hugging Face's libraries: model.safetensors, or model.safetensors.index.json
  * with its shards. Loading is strict: names and shapes must be exactly the model's; f16, bf16, f32 and f64 are
  * converted. Names may lack the prefix "transformer.", "model." or "bert."; buffers derived from the architecture
- * (*.attn.bias, *.rotary_emb.inv_freq, …) are ignored, and so is an lm_head.weight equal to the embedding that the
- * model's head is tied to. */
+ * (*.attn.bias, *.rotary_emb.inv_freq, …) are ignored, and so is an lm_head.weight that equals the embedding to which
+ * the model's head is tied. */
 LK_API lk_status lk_weights_save(lk_store *store, const char *file);
 LK_API lk_status lk_weights_load(lk_store *store, const char *path);
 
@@ -97,15 +97,15 @@ typedef enum lk_load_result {
 typedef struct lk_load_entry {
     const char    *name;
     lk_load_result result;
-    /* MISMATCHED: the difference, such as "(1000, 512) in the file and (10, 512) in the model"; else "" */
+    /* MISMATCHED: the difference, such as "(1000, 512) in the file and (10, 512) in the model"; otherwise "" */
     const char *text;
 } lk_load_entry;
 
-typedef struct lk_load_report lk_load_report; /* every tensor of the model, in its order, then those only in the file */
+typedef struct lk_load_report lk_load_report; /* the model's tensors, in order, then those only in the file */
 
 /* Loads the tensors that the file (or the newest checkpoint of the directory) and the model share; the others keep
- * their values. LK_EMISMATCH: they share none. report may be NULL; *report is set on LK_EMISMATCH too, and is NULL
- * after other failures. */
+ * their values. LK_EMISMATCH: they have no tensor in common. report may be NULL; *report is set on LK_EMISMATCH too,
+ * and is NULL after other failures. */
 LK_API lk_status            lk_weights_load_partial(lk_store *store, const char *path, lk_load_report **report);
 LK_API size_t               lk_load_report_count(const lk_load_report *report);
 LK_API const lk_load_entry *lk_load_report_at(const lk_load_report *report, size_t index); /* NULL past the last */
@@ -130,22 +130,22 @@ typedef struct lk_description lk_description; /* describes one checkpoint; read-
 
 /* Describes the newest checkpoint in the directory, or the one in a step's directory, without reading weights. Only
  * state.json and the header of the weights are verified; checkpoints in which these are damaged are skipped. LK_ENOENT:
- * the directory contains no checkpoint. LK_EFORMAT: all are damaged, as far as that is checked here. */
+ * the directory contains no checkpoint. LK_EFORMAT: all checkpoints are damaged, as far as this call verifies them. */
 LK_API lk_status lk_checkpoint_describe(lk_context *context, const char *directory, lk_description **description);
 LK_API void      lk_description_free(lk_description *description); /* NULL is fine; before its context */
 
 LK_API const lk_progress *lk_description_progress(const lk_description *description);
 LK_API const char        *lk_description_path(const lk_description *description); /* DIR/step-00000938 */
-/* `what` is "version", "dtype", "isa" (the instruction set of the kernels), "host", "user", "date" (UTC), "mesh" (that
- * of the ranks that wrote it), or the name of a file, for its SHA-256. NULL if it was not saved. */
+/* `what` is "version", "dtype", "isa" (the instruction set of the kernels), "host", "user", "date" (UTC), "mesh" (of
+ * the ranks that wrote it), or the name of a file, whose SHA-256 is then returned. NULL: it was not saved. */
 LK_API const char *lk_description_text(const lk_description *description, const char *what);
 LK_API const char *lk_description_file(const lk_description *description, int index); /* its name; NULL past the last */
 LK_API int64_t     lk_description_parameters(const lk_description *description); /* trained and frozen; -1: not saved */
 /* Verifies the digests of all files. LK_EFORMAT: a file is damaged; the message names it. */
 LK_API lk_status lk_description_verify(const lk_description *description);
 
-/* Whether it has a record of the run. Older versions and lk_checkpoint_save write none; the functions below then find
- * nothing. */
+/* Whether the checkpoint has a record of the run. Older versions and lk_checkpoint_save do not write one; the functions
+ * below then find nothing. */
 LK_API bool             lk_description_recorded(const lk_description *description);
 LK_API int              lk_description_options(const lk_description *description);           /* number of options */
 LK_API const lk_record *lk_description_option(const lk_description *description, int index); /* NULL past the last */
@@ -153,12 +153,12 @@ LK_API const lk_record *lk_description_option(const lk_description *description,
 LK_API const char     *lk_description_find(const lk_description *description, const char *name);
 LK_API int             lk_description_fields(const lk_description *description); /* of a sample of the training set */
 LK_API const lk_field *lk_description_field(const lk_description *description, int index); /* NULL past the last */
-/* Sets the mean, std and number of channels of a transform; false, with nothing changed, if field 0 was not
+/* Sets the mean, std and number of channels of a transform. Returns false and changes nothing if field 0 was not
  * normalised. */
 LK_API bool lk_description_normalisation(const lk_description *description, lk_transform *transform);
-/* LK_EMISMATCH if samples of the data set do not fit the model: field 0 has a different shape, there are more classes,
- * a class has a different name, or "target" has a different number of elements. The message shows both.
- * LK_OK without a record. */
+/* LK_EMISMATCH if the data set does not match the model: field 0 has a different shape, there are more classes, a class
+ * has a different name, or "target" has a different number of elements. The message shows both sides. LK_OK if there is
+ * no record. */
 LK_API lk_status lk_description_check(const lk_description *description, const lk_dataset *dataset);
 
 LK_API size_t          lk_description_tensors(const lk_description *description); /* in model.safetensors */

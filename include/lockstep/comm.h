@@ -17,40 +17,40 @@ typedef enum lk_reduce_op { LK_SUM, LK_AVG, LK_MIN, LK_MAX, LK_PROD } lk_reduce_
 
 typedef struct lk_comm_config {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_COMM_CONFIG_INIT */
-    /* Negative: taken from the environment (RANK and WORLD_SIZE, or what Open MPI, PMI or Slurm set), else a world of
-     * one rank. */
+    /* Negative: taken from the environment (RANK and WORLD_SIZE, or the variables that Open MPI, PMI or Slurm set); if
+     * they are not set, the world has one rank. */
     int rank LK_ZERO, world LK_ZERO;
-    /* On one host, the port only distinguishes the jobs of one user, and nothing listens on it (0: LOCKSTEP_JOB,
-     * MASTER_PORT or the parent process). With several hosts, it is the port on which rank 0 listens (0: LOCKSTEP_PORT,
-     * or the MASTER_PORT of `lockstep run`). */
+    /* On one host, the port only distinguishes a user's jobs, and nothing listens on it (0: LOCKSTEP_JOB, MASTER_PORT
+     * or the parent process distinguishes them). With several hosts, rank 0 listens on it (0: LOCKSTEP_PORT, or the
+     * MASTER_PORT that `lockstep run` sets). */
     int         port LK_ZERO;
     const char *backend LK_ZERO;    /* "self", "shm", "p2p", "tcp", "mpi" or "mixed"; NULL chooses */
-    int64_t     timeout_ms LK_ZERO; /* after this long, an operation fails; no wait is unlimited */
-    int64_t     stall_ms LK_ZERO;   /* after this long, a table of the ranks is logged, with the missing ones marked */
-    /* How long to wait until all ranks have joined. 0: LOCKSTEP_JOIN_TIMEOUT (in seconds), else 10 minutes with several
-     * hosts and 30 s with one. */
+    int64_t     timeout_ms LK_ZERO; /* an operation fails after this time; no wait is unlimited */
+    int64_t     stall_ms LK_ZERO;   /* after this time, a table of the ranks is logged, with the missing ones marked */
+    /* How long to wait for all ranks to join. 0: LOCKSTEP_JOIN_TIMEOUT (in seconds) or, if that is not set, 10 minutes
+     * with several hosts and 30 s with one. */
     int64_t join_ms LK_ZERO;
-    /* of rank 0, a host name or an IPv4 or IPv6 address, so that ranks may be on several hosts. NULL: MASTER_ADDR */
+    /* host name, IPv4 or IPv6 address of rank 0, for ranks on several hosts. NULL: MASTER_ADDR */
     const char *address LK_ZERO;
 } lk_comm_config;
 #define LK_COMM_CONFIG_INIT \
     {.size = sizeof(lk_comm_config), .rank = -1, .world = -1, .timeout_ms = 600000, .stall_ms = 10000}
 
 /* Joins the other ranks. After 5 s the missing ranks are logged; after join_ms the call fails, with a message that
- * lists the addresses tried and what answered. config may be NULL. */
+ * lists the addresses that were tried and how each responded. config may be NULL. */
 LK_API lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_comm **comm);
 /* Ranks with the same colour form a group, ordered by key, then rank. Collective. colour < 0: *group is NULL. The group
- * uses comm's connections and their thread, and the shared memory that comm has mapped; a split opens no new ones.
- * Operations of different groups are independent and may be in flight at the same time. A rank that dies fails all its
- * groups; any other failure affects only its own group. */
+ * uses comm's connections and their thread, and the shared memory that comm has mapped; a split opens no connections
+ * and maps no memory. Operations of different groups are independent and may be in flight at the same time. A rank that
+ * dies fails all its groups; any other failure affects only its own group. */
 LK_API lk_status lk_comm_split_at(lk_site site, lk_comm *comm, int colour, int key, lk_comm **group);
 #define lk_comm_split(...) lk_comm_split_at(LK_HERE, __VA_ARGS__)
-/* Not a collective; NULL is fine; groups may be freed in any order. Operations in flight are cancelled, and works that
- * were not waited for are freed. A peer that waits for this rank fails with "left the group". Freeing the last group
- * that uses connections closes them: over a network, the call returns once the other ranks' hosts have received this
- * rank's last messages, usually after a round trip. It gives up after 5 s without progress if a host does not respond,
- * or if the buffers of a stopped rank are full. A forked child of this process is not a rank of its groups: it must not
- * use them, and freeing them there has no effect. */
+/* Not a collective; NULL is fine; groups may be freed in any order. Operations in flight are cancelled, and lk_work
+ * objects that were not waited for are freed. A peer that waits for this rank fails with "left the group". Freeing the
+ * last group that uses connections closes them: over a network, the call returns once the other ranks' hosts have
+ * received this rank's last messages, usually after a round trip. The call gives up after 5 s without progress if a
+ * host does not respond, or if the buffers of a stopped rank are full. A forked child of this process is not a rank of
+ * its groups: the child must not use them, and freeing them in the child has no effect. */
 LK_API void lk_comm_free(lk_comm *comm);
 
 LK_API int         lk_comm_rank(const lk_comm *comm);
@@ -58,15 +58,16 @@ LK_API int         lk_comm_size(const lk_comm *comm);
 LK_API int         lk_comm_local_rank(const lk_comm *comm); /* among the ranks on this host */
 LK_API int         lk_comm_local_size(const lk_comm *comm);
 LK_API const char *lk_comm_backend(const lk_comm *comm);
-/* The number of hosts, if each has the same number of ranks, two or more, which are numbered host by host and share
- * memory; otherwise 0. */
+/* The number of hosts, if all have the same number of ranks, at least two, and these are numbered host by host and
+ * share memory; otherwise 0. */
 LK_API int lk_comm_hosts(const lk_comm *comm);
-/* The group's failure, or LK_OK; and the message of the failure, with the table of ranks. */
+/* The status with which the group failed, or LK_OK; and the failure's message, with the table of ranks. */
 LK_API lk_status   lk_comm_status(lk_comm *comm);
 LK_API const char *lk_comm_error(lk_comm *comm);
 /* Makes the group fail on every rank at once; may be called from any thread. */
 LK_API void lk_comm_abort(lk_comm *comm, const char *why);
-/* Mark long work of one rank (a save, a download), whose time does not count towards the other ranks' deadlines. */
+/* Mark the beginning and end of long work on one rank (a save, a download); its time does not count towards the other
+ * ranks' deadlines. */
 LK_API void lk_comm_busy_begin(lk_comm *comm, const char *what);
 LK_API void lk_comm_busy_end(lk_comm *comm);
 
@@ -75,32 +76,32 @@ LK_API void lk_comm_busy_end(lk_comm *comm);
  * lk_comm_release or with the comm. */
 LK_API lk_status lk_comm_alloc_at(lk_site site, lk_comm *comm, size_t bytes, void **memory);
 #define lk_comm_alloc(...) lk_comm_alloc_at(LK_HERE, __VA_ARGS__)
-/* Local. Call it once no operation of any rank uses the memory. */
+/* Local. Call it only when no rank has an operation in flight that uses the memory. */
 LK_API void lk_comm_release(lk_comm *comm, void *memory);
-/* LK_ETOOLARGE: the ranks of a host would together allocate more than its memory, or the limit of a control group, has
- * available, where `bytes` is what this rank would allocate; all ranks get the same message. Otherwise LK_OK, as for
- * lk_context_check_memory. Collective: call it before any rank allocates. */
+/* `bytes` is the amount that this rank is about to allocate. LK_ETOOLARGE: together, the ranks of a host would allocate
+ * more than is available in its memory or within the limit of a control group; all ranks get the same message.
+ * Otherwise LK_OK, as for lk_context_check_memory. Collective: call it before any rank allocates. */
 LK_API lk_status lk_comm_check_memory_at(lk_site site, lk_comm *comm, size_t bytes);
 #define lk_comm_check_memory(...) lk_comm_check_memory_at(LK_HERE, __VA_ARGS__)
 
-/* ---- collectives. With work == NULL, a call blocks. Otherwise *work is in flight, and buffers (counts and
- * displacements too) are borrowed until it is waited for. Operations of one comm run in the order of their calls, which
- * must be the same on every rank. A count of 0 and any alignment are allowed. Sums of bf16 and f16 are computed in f32
- * and rounded once; integers wrap; LK_AVG is the sum divided by the size of the group (for integers: in 64 bits,
- * truncated towards zero); LK_MIN and LK_MAX give NaN where any rank has NaN. Overlapping buffers, other than in place
- * as described below, are rejected. ---- */
+/* ---- collectives. With work == NULL, a call blocks. Otherwise *work is an operation in flight, and buffers, counts
+ * and displacements are borrowed until lk_work_wait returns. Operations of one comm run in the order of their calls,
+ * which must be the same on every rank. A count of 0 and any alignment are allowed. Sums of bf16 and f16 are computed
+ * in f32 and rounded once; integers wrap; LK_AVG is the sum divided by the size of the group (for integers: in 64 bits,
+ * truncated towards zero); LK_MIN and LK_MAX give NaN where any rank has NaN. Buffers must not overlap, except in place
+ * as described below. ---- */
 
 LK_API lk_status lk_comm_all_reduce_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                        lk_dtype type, lk_reduce_op op, lk_work **work); /* in place when send == recv */
-/* In operations with a root, a buffer that only the root sends or receives may be NULL on other ranks. */
+/* In operations with a root, a buffer that only the root uses may be NULL on other ranks. */
 LK_API lk_status lk_comm_reduce_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                    lk_dtype type, lk_reduce_op op, int root, lk_work **work);
 LK_API lk_status lk_comm_broadcast_at(lk_site site, lk_comm *comm, void *buffer, size_t count, lk_dtype type, int root,
                                       lk_work **work);
-/* recv holds size × count. In place when send is this rank's part of recv, here and in the gathers below. */
+/* recv holds size × count. In place if send is this rank's part of recv, here and in the gathers below. */
 LK_API lk_status lk_comm_all_gather_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                        lk_dtype type, lk_work **work);
-/* send holds size × count; recv gets this rank's part. In place when recv is this rank's part of send, here and in
+/* send holds size × count; recv gets this rank's part. In place if recv is this rank's part of send, here and in
  * scatter. */
 LK_API lk_status lk_comm_reduce_scatter_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                            lk_dtype type, lk_reduce_op op, lk_work **work);
@@ -120,9 +121,9 @@ LK_API lk_status lk_comm_gatherv_at(lk_site site, lk_comm *comm, const void *sen
 LK_API lk_status lk_comm_all_to_allv_at(lk_site site, lk_comm *comm, const void *send, const size_t *send_counts,
                                         const size_t *send_displacements, void *recv, const size_t *recv_counts,
                                         const size_t *recv_displacements, lk_dtype type, lk_work **work);
-/* Messages between two ranks; those with the same tag arrive in order. Type and count must be the same on both ranks.
- * Consecutive sends and receives in flight progress concurrently, so two ranks may both send to each other first and
- * then receive. */
+/* Messages between two ranks; messages with the same tag arrive in order. Type and count must be the same on both
+ * ranks. Consecutive sends and receives in flight progress concurrently, so two ranks may both send first and then
+ * receive. */
 LK_API lk_status lk_comm_send_at(lk_site site, lk_comm *comm, const void *buffer, size_t count, lk_dtype type, int to,
                                  int tag, lk_work **work);
 LK_API lk_status lk_comm_recv_at(lk_site site, lk_comm *comm, void *buffer, size_t count, lk_dtype type, int from,
@@ -146,10 +147,10 @@ LK_API lk_status lk_comm_barrier_at(lk_site site, lk_comm *comm, lk_work **work)
 
 /* Allocates memory for this many operations in flight at once, so that starting them allocates nothing. Local. */
 LK_API lk_status lk_comm_reserve(lk_comm *comm, int works);
-LK_API lk_status lk_work_test(lk_work *work); /* LK_OK: done; LK_END: not yet; or the failure; does not take work */
-/* When it ran, in seconds of the monotonic clock; valid once lk_work_test reports that it is done. */
+LK_API lk_status lk_work_test(lk_work *work); /* LK_OK: done; LK_END: not yet; or the failure; does not free work */
+/* When the operation ran, in seconds of the monotonic clock; valid once lk_work_test reports that it is done. */
 LK_API void      lk_work_span(const lk_work *work, double *began, double *ended);
-LK_API lk_status lk_work_wait(lk_work *work); /* takes work, also when it fails */
+LK_API lk_status lk_work_wait(lk_work *work); /* frees work, even if it fails */
 
 /* ---- ranks from code ---- */
 
@@ -160,11 +161,10 @@ typedef struct lk_spawn_result {
     char text[256]; /* the message: what happened, or why nothing was started */
 } lk_spawn_result;
 
-/* Forks `ranks` processes; in each, lk_comm_create joins the other ranks by the environment that is set there.
- * `function` returns the exit status of its process (255 for values outside 0 … 255). Waits for all processes; when one
- * fails, the others have two seconds to end before they are stopped. LK_ECANCELED: a rank failed; LK_EINVAL: this
- * process has threads already (a context with more than one, for example), which a fork would lose. result may be
- * NULL. */
+/* Forks `ranks` processes; in each, the environment is set so that lk_comm_create joins the other ranks. `function`
+ * returns the exit status of its process (255 for values outside 0 … 255). Waits for all processes; when one fails, the
+ * others have two seconds to end before they are stopped. LK_ECANCELED: a rank failed; LK_EINVAL: this process already
+ * has threads (for example, a context with more than one), which a fork would lose. result may be NULL. */
 LK_API lk_status lk_spawn(int ranks, int (*function)(int rank, void *user), void *user, lk_spawn_result *result);
 
 LK_END_DECLS

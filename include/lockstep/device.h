@@ -1,4 +1,5 @@
-/* device.h - the devices of this build, for programs that list or choose one; lk_device_name lists the usable ones. */
+/* device.h - the devices of this build, for programs that list or choose devices; lk_device_name lists the usable
+ * ones. */
 #ifndef LOCKSTEP_DEVICE_H
 #define LOCKSTEP_DEVICE_H
 
@@ -10,13 +11,13 @@ typedef struct lk_device {
     size_t      size LK_ZERO; /* sizeof this struct; set by LK_DEVICE_INIT */
     const char *name LK_ZERO; /* for lk_context_config.device */
     const char *text LK_ZERO; /* a one-line description */
-    /* its names in help: "cuda (the GPU of this rank), cuda:N"; NULL: not listed, for tests */
+    /* its names in help: "cuda (the GPU of this rank), cuda:N"; NULL: for tests, not listed */
     const char *help LK_ZERO;
     int         numbered LK_ZERO; /* NAME:N selects one of several */
-    int         on_host LK_ZERO;  /* computes on the host's processor, in the host's memory */
-    /* For reports: the title of the device's rows and the name of one unit ("CUDA", "GPU"); the tool that built its
-     * module, and that tool's version and targets ("nvcc", "13.0: sm_90a"; "" if there is no module); the model whose
-     * figures lk_device_overhead returns if it cannot measure. NULL: reports have no such rows. */
+    int         on_host LK_ZERO;  /* computes on the host's CPU, in the host's memory */
+    /* For reports: the heading of the device's rows and what one unit is called ("CUDA", "GPU"); the tool that built
+     * its module, and that tool's version and targets ("nvcc", "13.0: sm_90a"; "" if there is no module); the GPU model
+     * whose figures lk_device_overhead returns if it cannot measure. NULL: reports have no such rows. */
     const char *title LK_ZERO;
     const char *unit LK_ZERO;
     const char *built_with LK_ZERO;

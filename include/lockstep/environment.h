@@ -29,16 +29,16 @@ typedef struct lk_environment_variable {
     const char          *name;
     lk_environment_type  type;
     lk_environment_group group;
-    double               low, high; /* range of numbers and flags; if equal, any value is valid */
+    double               low, high; /* the range of numbers and flags; if low == high, any value is valid */
     const char          *doc;
 } lk_environment_variable;
 
 LK_API const lk_environment_variable *lk_environment_at(int index); /* NULL past the last */
 
-/* The value of a variable of the table that lk_environment_at lists; NULL if it is not set. A context keeps the values
- * from the time when it was created, so change the environment before that. With context NULL, and in a process that
- * was forked after the context was created, the result is the current value. The result is valid as long as the context
- * or, for a current value, as long as getenv's result. */
+/* The value of a variable that lk_environment_at lists; NULL if it is not set. A context keeps the values from when it
+ * was created, so change the environment before that. With context NULL, or in a process forked after the context was
+ * created, the result is the current value. The result stays valid as long as the context or, if it is a current value,
+ * as long as the result of getenv. */
 LK_API const char *lk_environment_get(const lk_context *context, const char *name);
 
 LK_END_DECLS

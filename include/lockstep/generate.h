@@ -1,6 +1,6 @@
-/* generate.h - text from a language model (gpt, llama): prompts go through the model in chunks, then one token at a
- * time, with a cache of the keys and values of all earlier tokens. A prompt gives the same tokens in a batch as on its
- * own. */
+/* generate.h - text generation with a language model (gpt, llama): prompts are processed in chunks, then continued one
+ * token at a time, with a cache of the keys and values of all earlier tokens. A prompt gives the same tokens in a batch
+ * as on its own. */
 #ifndef LOCKSTEP_GENERATE_H
 #define LOCKSTEP_GENERATE_H
 
@@ -16,20 +16,21 @@ typedef struct lk_generator lk_generator; /* a model with its weights and cache;
 typedef struct lk_generator_config {
     size_t                       size LK_ZERO;  /* sizeof this struct; set by LK_GENERATOR_CONFIG_INIT */
     const lk_transformer_config *model LK_ZERO; /* gpt or llama; copied */
-    /* as lk_weights_load takes them: a checkpoint, a Hugging Face directory, a safetensors file */
+    /* a path for lk_weights_load: a checkpoint, a Hugging Face directory or a safetensors file */
     const char     *weights LK_ZERO;
     const lk_store *store LK_ZERO; /* or a store of this model to copy the weights from, such as a training program's */
-    uint64_t        seed LK_ZERO;  /* of the initial weights if neither is given */
-    int64_t         batch LK_ZERO; /* maximum number of prompts at once; 0 for 1 */
-    int64_t         context LK_ZERO; /* maximum number of tokens of a prompt and its continuation; 0 for the model's */
-    int64_t         chunk LK_ZERO;   /* tokens of each prompt that are computed at once; 0 for 32 */
-    lk_dtype        dtype LK_ZERO;   /* LK_F32 or LK_F64 */
-    lk_policy       policy LK_ZERO;  /* LK_POLICY_BF16: weights, activations and cache in bf16 */
-    /* The ranks that generate together. All must use the same config and make the same calls; each gets all tokens.
-     * NULL: one rank. Borrowed. */
+    uint64_t        seed LK_ZERO;  /* of the initial weights, if neither of these is given */
+    int64_t         batch LK_ZERO; /* maximum number of prompts at once; 0 means 1 */
+    /* maximum number of tokens in a prompt plus its continuation; 0 means the model's */
+    int64_t   context LK_ZERO;
+    int64_t   chunk LK_ZERO;  /* tokens of each prompt computed at once; 0 means 32 */
+    lk_dtype  dtype LK_ZERO;  /* LK_F32 or LK_F64 */
+    lk_policy policy LK_ZERO; /* LK_POLICY_BF16: weights, activations and cache in bf16 */
+    /* The ranks that generate together. All must pass the same config and make the same calls; each receives all
+     * tokens. NULL: one rank. Borrowed. */
     lk_comm *comm LK_ZERO;
-    /* The axes of these ranks: tensor splits weights and cache, pipeline splits the layers; data is not supported.
-     * NULL: one axis, tensor. Borrowed. */
+    /* The mesh of these ranks: the axis tensor splits the weights and the cache, and pipeline splits the layers; data
+     * is not supported. NULL: a single axis, tensor. Borrowed. */
     const lk_mesh *mesh LK_ZERO;
 } lk_generator_config;
 #define LK_GENERATOR_CONFIG_INIT            \
@@ -39,11 +40,11 @@ typedef struct lk_generator_config {
 
 LK_API lk_status lk_generator_create(lk_context *context, const lk_generator_config *config, lk_generator **generator);
 LK_API void      lk_generator_free(lk_generator *generator); /* NULL is fine; before its context */
-/* Only plans: returns the memory that lk_generator_create would use, by kind, or fails as it would. With a mesh and
- * without comm, it plans for the mesh's rank. */
+/* Only plans: returns the memory that lk_generator_create would use, by kind, or fails as it would. With a mesh but no
+ * comm, it plans for the mesh's rank. */
 LK_API lk_status lk_generator_plan(lk_context *context, const lk_generator_config *config,
                                    size_t memory[LK_MEMORY_COUNT]);
-/* Bytes of that kind that a generator uses, as planned. They are exact, except that it returns 0 for
+/* The planned bytes of that kind that a generator uses. They are exact, except that 0 is returned for
  * LK_MEMORY_OTHER. */
 LK_API size_t lk_generator_memory(const lk_generator *generator, lk_memory kind);
 /* Bytes of weights that each step reads: all parameters except those looked up by token or position. */
@@ -57,10 +58,10 @@ typedef struct lk_prompt {
 /* Why a continuation ended. */
 typedef enum lk_generate_end {
     LK_GENERATE_GOING,   /* it has not ended */
-    LK_GENERATE_EOS,     /* a token that ends a text: eos or more_eos of the model, or the tokenizer's */
+    LK_GENERATE_EOS,     /* a token that ends a text: the model's eos or more_eos, or the tokenizer's end token */
     LK_GENERATE_STOP,    /* a stop string */
     LK_GENERATE_TOKENS,  /* as many tokens as requested */
-    LK_GENERATE_CONTEXT, /* as many as the context holds */
+    LK_GENERATE_CONTEXT, /* as many tokens as the context holds */
     LK_GENERATE_CANCELED /* the callback ended it */
 } lk_generate_end;
 LK_API const char *lk_generate_end_name(lk_generate_end end); /* "eos", "stop", "tokens", "context", "canceled"; "" */
@@ -71,11 +72,12 @@ typedef struct lk_generated {
     int64_t         index;  /* of the token within the continuation, from 0 */
     int32_t         token;
     lk_generate_end end;
-    /* the logits that it was chosen from: one per token of the vocabulary, in the generator's dtype, valid during the
-     * call; NULL: no_logits */
+    /* the logits from which it was chosen: one per token of the vocabulary, in the generator's dtype, valid during the
+     * call; NULL with no_logits */
     const void *logits;
-    /* With a tokenizer: the text that this token completes, in whole UTF-8 characters and up to what may become a stop
-     * string; at the end, all the rest, up to the stop string. Special tokens have no text. Valid during the call. */
+    /* With a tokenizer: the text that this token completes, in whole UTF-8 characters and without an ending that may
+     * become a stop string; at the end, all the remaining text, up to the stop string. Special tokens have no text.
+     * Valid during the call. */
     const char *text;
     size_t      bytes;
 } lk_generated;
@@ -93,16 +95,17 @@ typedef struct lk_generate_config {
     /* When the context is full, continue with its most recent half, which is recomputed. Otherwise the continuation
      * ends there. */
     bool slide LK_ZERO;
-    /* strings that end a continuation, even if they span tokens or are special tokens; they require a tokenizer */
+    /* strings that end a continuation, even if they span several tokens or are special tokens; they require a
+     * tokenizer */
     const char *const  *stop LK_ZERO;
     int                 stop_count LK_ZERO;
     const lk_tokenizer *tokenizer LK_ZERO; /* for text and stop strings; NULL: token ids only */
-    /* Called for each new token, prompt by prompt in every step. A result below 0 ends the call with that status;
-     * LK_END ends this prompt. */
+    /* Called for each new token, prompt by prompt in every step. A negative result ends lk_generate with that status;
+     * LK_END ends this prompt's continuation. */
     lk_status (*token)(void *user, const lk_generated *generated) LK_ZERO;
     void *user LK_ZERO;
     /* The callback needs no logits. A GPU then chooses the tokens, and steps are queued ahead of the callback;
-     * otherwise every step waits until logits are copied and the host has chosen. */
+     * otherwise every step waits until the logits are copied and the host has chosen the tokens. */
     bool no_logits LK_ZERO;
 } lk_generate_config;
 #define LK_GENERATE_CONFIG_INIT                              \
@@ -111,16 +114,16 @@ typedef struct lk_generate_config {
     }
 
 typedef struct lk_generate_times {
-    /* number of prompt tokens that were computed in chunks: all but the last of each prompt and, with slide, those that
-     * were recomputed */
+    /* number of prompt tokens computed in chunks: all but the last of each prompt and, with slide, those that were
+     * recomputed */
     int64_t prompt_tokens;
     double  prompt_seconds;
-    int64_t steps, tokens; /* one token at a time: number of steps, and of new tokens of all prompts */
+    int64_t steps, tokens; /* one token at a time: number of steps, and of new tokens over all prompts */
     double  token_seconds;
 } lk_generate_times;
 
 /* Continues every prompt, from an empty cache. A random number is a function of (seed, the prompt's tokens, the number
- * of equal prompts before it, position), so tokens do not depend on the rest of the batch. LK_EINVAL: a prompt is
+ * of identical prompts before it, position), so tokens do not depend on the rest of the batch. LK_EINVAL: a prompt is
  * empty, is longer than the context, or has a token that is not in the vocabulary. LK_ENAN: logits are not finite.
  * times may be NULL. */
 LK_API lk_status lk_generate(lk_generator *generator, const lk_generate_config *config, lk_generate_times *times);

@@ -12,9 +12,9 @@ LK_BEGIN_DECLS
 
 /* Reads a config.json, or the one in a directory, as versions 4 and 5 of transformers write it. Missing keys get the
  * defaults of transformers; keys that do not change what the model computes are ignored, and a warning in the log names
- * unknown keys. The tokens that end a text include those of a generation_config.json beside it; ids beyond the
- * vocabulary are ignored. LK_EFORMAT: transformer.h does not support the model (unknown architecture, activation, type
- * of positions, …); the message names the key and its value. LK_ENOENT: there is no such file. */
+ * unknown keys. The tokens that end a text include those in a generation_config.json in the same directory; ids beyond
+ * the vocabulary are ignored. LK_EFORMAT: transformer.h does not support the model (unknown architecture, activation,
+ * position type, …); the message names the key and its value. LK_ENOENT: there is no such file. */
 LK_API lk_status lk_hf_config_read(lk_context *context, const char *path, lk_transformer_config *config);
 
 typedef struct lk_hf_options {
@@ -23,16 +23,16 @@ typedef struct lk_hf_options {
     const char *const *class_names LK_ZERO; /* encoder: one for each class; NULL: "LABEL_0", … */
 } lk_hf_options;
 
-/* Writes config.json for versions 4 and 5. Returns its length and stores at most size - 1 bytes and a NUL, as snprintf
- * does. 0: transformers has no such model, for example a llama with a window and biases. */
+/* Writes a config.json for versions 4 and 5. Returns its length and stores at most size - 1 bytes and a NUL, like
+ * snprintf. 0: transformers has no such model, for example a llama with a window and biases. */
 LK_API size_t lk_hf_config_write_at(const lk_transformer_config *config, char *out, size_t size, lk_hf_options options);
 #define lk_hf_config_write(config, out, size, ...) \
     lk_hf_config_write_at(config, out, size, LK_OPTIONS(lk_hf_options, ##__VA_ARGS__))
-/* The same for generation_config.json, which has the tokens that begin, end and pad a text. 0 for an encoder, which
- * does not generate text. */
+/* The same for generation_config.json, which contains the tokens that begin, end and pad a text. Returns 0 for an
+ * encoder, which does not generate text. */
 LK_API size_t lk_hf_generation_config_write(const lk_transformer_config *config, char *out, size_t size);
 
-typedef struct lk_hf_labels lk_hf_labels; /* the names of classes in a config.json (id2label); read-only */
+typedef struct lk_hf_labels lk_hf_labels; /* the class names in a config.json (id2label); read-only */
 
 /* Reads the class names of an encoder; LK_EFORMAT as above. */
 LK_API lk_status   lk_hf_labels_read(lk_context *context, const char *path, lk_hf_labels **labels);

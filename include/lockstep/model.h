@@ -10,7 +10,7 @@
  *
  *   cc -shared -fPIC mine.c -o mine.so $(pkg-config --cflags lockstep)
  *
- * The command exports all functions of the library, so mine.so need not link with it. It may have its own operations
+ * The command exports all functions of the library, so mine.so need not link with it. It may define its own operations
  * (operation.h). All ranks must load the same model: they compare their programs before the first step. */
 #ifndef LOCKSTEP_MODEL_H
 #define LOCKSTEP_MODEL_H
@@ -24,7 +24,7 @@
 #define LK_MODEL_VERSION_OF(major, minor) LK_MODEL_VERSION_TEXT(major, minor)
 #define LK_MODEL_VERSION LK_MODEL_VERSION_OF(LK_VERSION_MAJOR, LK_VERSION_MINOR) /* "0.1" */
 
-/* Use once in the shared object, outside of functions: exports `model`, an lk_model_function, and the version. */
+/* Use once in the shared object, outside functions: exports `model`, an lk_model_function, and the version. */
 #define LK_EXPORT_MODEL(model)                                                      \
     LK_BEGIN_DECLS                                                                  \
     extern LK_API const char lockstep_model_version[];                              \

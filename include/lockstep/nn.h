@@ -1,5 +1,5 @@
 /* nn.h - layers that create their own parameters, with PyTorch's names, layouts and initial distributions; and the
- * models of `lockstep train`. It uses graph.h alone, so users can write their own layers the same way. */
+ * models of `lockstep train`. It uses only graph.h, so users can write their own layers in the same way. */
 #ifndef LOCKSTEP_NN_H
 #define LOCKSTEP_NN_H
 
@@ -12,13 +12,13 @@ typedef struct lk_layer_options {
     int     reserved LK_ZERO;
     int64_t stride LK_ZERO, padding LK_ZERO, groups LK_ZERO; /* conv2d: 0 means 1, 0, 1 */
     bool    no_bias LK_ZERO;                                 /* conv2d, linear, norms except RMS norm */
-    bool    frozen LK_ZERO;                                  /* no gradient and no update for its parameters */
-    /* conv2d, linear, embedding: tied weights, that is, use this parameter instead of a new one; name.weight becomes
-     * its alias */
+    bool    frozen LK_ZERO;                                  /* no gradient and no update for the layer's parameters */
+    /* conv2d, linear, embedding: tied weights: use this parameter instead of a new one; name.weight becomes its
+     * alias */
     lk_tensor weight LK_ZERO;
-    double    epsilon LK_ZERO;  /* norms; 0 for PyTorch's default */
-    double    momentum LK_ZERO; /* batch norm; 0 for 0.1 */
-    /* conv2d, linear, embedding: initial weights are normal with this standard deviation; 0 for PyTorch's default */
+    double    epsilon LK_ZERO;  /* norms; 0 means PyTorch's default */
+    double    momentum LK_ZERO; /* batch norm; 0 means 0.1 */
+    /* conv2d, linear, embedding: initial weights are normal with this standard deviation; 0 means PyTorch's default */
     double std LK_ZERO;
 } lk_layer_options;
 
@@ -36,7 +36,7 @@ LK_API lk_tensor lk_embedding_at(lk_site site, lk_tensor ids, const char *name, 
                                  lk_layer_options options);
 #define lk_embedding(ids, name, vocabulary, width, ...) \
     lk_embedding_at(LK_HERE, ids, name, vocabulary, width, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
-/* Over the last axis: name.weight, name.bias (RMS norm: weight alone) */
+/* Over the last axis: name.weight, name.bias (RMS norm: only weight) */
 LK_API lk_tensor lk_layer_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options options);
 LK_API lk_tensor lk_rms_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options options);
 /* (N, C, …): name.weight (C), name.bias (C) */
@@ -68,8 +68,8 @@ LK_API lk_tensor lk_mixup_loss_at(lk_site site, lk_tensor logits, lk_tensor labe
 
 typedef struct lk_model_options {
     int     reserved LK_ZERO;
-    int64_t classes LK_ZERO; /* 0 for 10 */
-    int64_t hidden LK_ZERO;  /* mlp; 0 for 128 */
+    int64_t classes LK_ZERO; /* 0 means 10 */
+    int64_t hidden LK_ZERO;  /* mlp; 0 means 128 */
     /* resnet18: a 3×3 stem of stride 1 without max pool, for small images, instead of torchvision's 7×7 */
     bool cifar_stem LK_ZERO;
     bool recompute LK_ZERO; /* resnets: recompute each residual block in backward */
@@ -77,8 +77,8 @@ typedef struct lk_model_options {
 
 /* fc1 (hidden), relu, fc2 (classes) */
 LK_API lk_tensor lk_model_mlp(lk_tensor x, lk_model_options options);
-/* SimpleCNN of the PyTorch tutorials: conv1 32, conv2 64, each 3×3 + relu + max pool 2; fc1 512; fc2. Any image size ≥
- * 4. */
+/* SimpleCNN from the PyTorch tutorials: conv1 32, conv2 64, each 3×3 + relu + max pool 2; fc1 512; fc2. Any image size
+ * ≥ 4. */
 LK_API lk_tensor lk_model_cnn(lk_tensor x, lk_model_options options);
 /* torchvision's resnet18, with its names and its 7×7 stride-2 stem with max pool (or cifar_stem). */
 LK_API lk_tensor lk_model_resnet18(lk_tensor x, lk_model_options options);

@@ -6,8 +6,8 @@
 
 LK_BEGIN_DECLS
 
-/* X(constant, name): the optimizers. The library has a descriptor for each, with those options of the list below that
- * it has, its state and its kernels (src/graph/op/NAME.c). */
+/* X(constant, name): the optimizers. For each, the library has a descriptor with its options from the list below, its
+ * state and its kernels (src/graph/op/NAME.c). */
 #define LK_OPTIMIZER_LIST(X) \
     X(LK_SGD, sgd)           \
     X(LK_ADAM, adam)         \
@@ -22,9 +22,9 @@ typedef enum lk_optimizer_kind {
 #undef LK_OPTIMIZER_ENUM
 } lk_optimizer_kind;
 
-/* The options that only some optimizers have. Each is one or two fields of lk_optimizer_config and an option of the
- * command. Range checks, help, configuration files, the record in a checkpoint and the comparison between ranks use
- * this list.
+/* The options that only some optimizers have. Each corresponds to one or two fields of lk_optimizer_config and to a
+ * command-line option. Range checks, help, configuration files, the record in a checkpoint and the comparison between
+ * ranks use this list.
  *   NUMBER(field, name, default, lowest, highest, help)
  *   PAIR(id, field, field, name, argument, default, default, lowest, highest, help)
  *   FLAG(field, name, help)
@@ -52,8 +52,8 @@ enum { LK_MAX_MOMENTS = 4 };
  * LK_PARAMETER_GROUP_INIT, which changes nothing. */
 typedef struct lk_parameter_group {
     const char *match LK_ZERO;        /* a shell pattern: "*.bias", "layer1.*" */
-    double      lr_scale LK_ZERO;     /* factor on the learning rate; 0 for 1 */
-    double      weight_decay LK_ZERO; /* 0: none; below 0: the optimizer's */
+    double      lr_scale LK_ZERO;     /* multiplies the learning rate; 0 means 1 */
+    double      weight_decay LK_ZERO; /* 0: none; negative: the optimizer's */
     bool        frozen LK_ZERO;       /* no gradient, no update */
     int         must_match LK_ZERO;   /* if not 0, it is an error if the pattern matches no parameter */
     int         reserved[6] LK_ZERO;
@@ -84,17 +84,17 @@ typedef struct lk_optimizer_config {
 
 LK_API bool        lk_optimizer_parse(const char *name, lk_optimizer_kind *kind); /* "sgd", "adam", "adamw", … */
 LK_API const char *lk_optimizer_name(lk_optimizer_kind kind); /* NULL if there is none; kinds are numbered from 0 */
-/* Whether an optimizer has an option, by its name in the list above: "betas". */
+/* Whether an optimizer has the option with this name in the list above, for example "betas". */
 LK_API bool lk_optimizer_has(lk_optimizer_kind kind, const char *option);
-/* Sets the kind, and the fields of all options to that optimizer's defaults; changes nothing else. */
+/* Sets the kind, and sets the fields of all these options to that optimizer's defaults; changes nothing else. */
 LK_API void lk_optimizer_defaults(lk_optimizer_kind kind, lk_optimizer_config *config);
 
 typedef enum lk_schedule_kind { LK_SCHEDULE_CONSTANT, LK_SCHEDULE_STEP, LK_SCHEDULE_COSINE } lk_schedule_kind;
 
 typedef struct lk_schedule {
     lk_schedule_kind kind LK_ZERO;
-    int64_t          warmup LK_ZERO; /* steps of linear increase from lr/warmup to lr, before any schedule */
-    int64_t          total LK_ZERO;  /* cosine: all steps, including the warm-up */
+    int64_t          warmup LK_ZERO; /* number of steps of linear increase from lr/warmup to lr, before any schedule */
+    int64_t          total LK_ZERO;  /* cosine: total number of steps, including the warm-up */
     int64_t          every LK_ZERO;  /* step: the rate is multiplied by gamma every this many steps */
     double           gamma LK_ZERO;
     double           minimum LK_ZERO; /* cosine: final rate, as a fraction of lr */
@@ -102,7 +102,7 @@ typedef struct lk_schedule {
 } lk_schedule;
 
 LK_API bool lk_schedule_parse(const char *name, lk_schedule_kind *kind); /* "constant", "step", "cosine" */
-/* The learning rate of step `step`, counted from 0: the number of updates done before it. */
+/* The learning rate of step `step`, counted from 0: `step` is the number of updates before it. */
 LK_API double lk_schedule_rate(const lk_schedule *schedule, double lr, int64_t step);
 
 LK_END_DECLS

@@ -10,7 +10,7 @@ LK_BEGIN_DECLS
 typedef struct lk_tensorboard lk_tensorboard; /* one event file being written; use from one thread */
 
 /* Creates the directory if necessary, and in it a new file events.out.tfevents.TIME.HOST.PID.lockstep: files of earlier
- * runs stay unchanged, and TensorBoard joins them. Allocates all memory. */
+ * runs stay unchanged, and TensorBoard combines them. All memory is allocated here. */
 LK_API lk_status lk_tensorboard_create(lk_context *context, const char *directory, lk_tensorboard **tensorboard);
 
 /* Adds a point to the curve `tag` ("loss/train": UTF-8, at most 1024 bytes), stored as f32. wall_time is in seconds

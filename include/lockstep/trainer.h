@@ -16,17 +16,18 @@ typedef struct lk_trainer lk_trainer; /* use from one thread */
 typedef struct lk_inputs {
     lk_graph *graph;
     int       count;
-    lk_field  fields[LK_MAX_FIELDS];  /* as lk_loader_field gives them */
+    lk_field  fields[LK_MAX_FIELDS];  /* as returned by lk_loader_field */
     lk_tensor tensors[LK_MAX_FIELDS]; /* (capacity, dims…) */
 } lk_inputs;
 
-/* Records the inputs for the batches of a loader. capacity: samples of one run, see lk_parallel_capacity. */
+/* Records the inputs for the batches of a loader. capacity: maximum number of samples in one run, see
+ * lk_parallel_capacity. */
 LK_API lk_status lk_inputs_record(lk_graph *graph, const lk_loader_config *loader, int64_t capacity, lk_inputs *inputs);
-/* The input of that name. If there is none, the graph fails with a message that lists the inputs, and the tensor is
+/* The input with that name. If there is none, the graph fails with a message that lists the inputs, and the tensor is
  * invalid. */
 LK_API lk_tensor lk_inputs_find(const lk_inputs *inputs, const char *name);
 LK_API bool      lk_inputs_has(const lk_inputs *inputs, const char *name);
-/* Binds every field of the batch to the input of its name. */
+/* Binds every field of the batch to the input with the same name. */
 LK_API lk_status lk_batch_bind(const lk_batch *batch, lk_program *program);
 
 /* STEP, EPOCH, EVALUATED and RESUMED occur on every rank, at the same step; SAVED occurs only on rank 0, once all ranks
@@ -41,37 +42,36 @@ typedef enum lk_event_kind {
 
 typedef struct lk_event {
     lk_event_kind kind;
-    int64_t       step, steps; /* done (SAVED: the step that was saved), and in total, including runs before a resume */
+    int64_t       step, steps; /* completed (SAVED: the step saved) and total steps, including those before a resume */
     int64_t       epoch;       /* from 0 */
     /* STEP: in this global batch; EVALUATED: number evaluated; EPOCH: of this rank in this epoch; RESUMED: trained on
-     * before, in all epochs */
+     * so far, in all epochs */
     int64_t samples;
     double  loss;     /* STEP: of this global batch; EVALUATED: of the test set; EPOCH: mean over the epoch */
     double  own_loss; /* EPOCH: the same over this rank's samples alone */
     /* STEP: of this global batch; EVALUATED: of the test set. The metrics that the model recorded and, if the loss is a
-     * cross-entropy and none of them has that name, "accuracy": the fraction of labels with the largest logit. Valid
-     * during the callback. */
+     * cross-entropy and the model recorded no metric of this name, "accuracy": the fraction of labels with the largest
+     * logit. Valid during the callback. */
     const lk_named_metric *metrics;
     int                    metrics_count;
     double                 rate;      /* STEP: learning rate */
     double                 grad_norm; /* STEP, if gradients are clipped */
-    double                 seconds;   /* STEP: since the previous one ended; others: duration */
+    double                 seconds;   /* STEP: since the previous step ended; others: duration */
     const char            *path;      /* SAVED, RESUMED: the checkpoint directory */
     int                    late_rank; /* STEP: the slowest rank, on average over recent steps; -1: none */
-    double                 late;      /* STEP: seconds per step that it takes longer than the fastest rank */
-    const char            *late_in;   /* STEP: "compute" or "data": where it spends that time */
+    double                 late;      /* STEP: seconds per step by which it is slower than the fastest rank */
+    const char            *late_in;   /* STEP: "compute" or "data": where it loses that time */
 } lk_event;
 
-/* The metric of that name; NULL if there is none. */
+/* The metric with that name; NULL if there is none. */
 LK_API const lk_named_metric *lk_metrics_find(const lk_named_metric *metrics, int count, const char *name);
 
 /* Where batches are prepared: on a GPU, from a copy of the data set in its memory, or on the host. The GPU can prepare
  * them if the data set is in the host's memory and the only transforms are normalisation, crops, flips and cutout; each
- * step then sends only the indices of its samples. The results are the same, bit for bit. */
+ * step then sends only the indices of its samples to the GPU. The results are the same, bit for bit. */
 typedef enum lk_data_place {
     /* on the device, if that is possible and the data sets take at most a quarter of the memory that the plan leaves
-     * free. Otherwise the host prepares batches, except that byte images are sent as bytes and converted on the
-     * device */
+     * free. Otherwise the host prepares batches, except that u8 images are sent as bytes and converted on the device */
     LK_DATA_AUTO,
     LK_DATA_ON_DEVICE, /* for the training set and the test set; an error if that is impossible */
     LK_DATA_ON_HOST    /* all batches are prepared by the host */
@@ -81,14 +81,14 @@ typedef struct lk_trainer_config {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_TRAINER_CONFIG_INIT */
 
     /* Set one of these three. A model maps field 0 (batch, dims…) to logits (batch, classes) and is trained with the
-     * cross-entropy against field "label". */
+     * cross-entropy against the field "label". */
     lk_tensor (*model)(lk_tensor x) LK_ZERO;
     lk_tensor (*model_with)(lk_tensor x, void *user) LK_ZERO;
-    /* Records any model and any loss over the fields, and metrics (lk_metric). Returns the loss. */
+    /* Records any model and loss on the fields, and metrics (lk_metric). Returns the loss. */
     lk_tensor (*loss)(const lk_inputs *inputs, void *user) LK_ZERO;
     void             *model_user LK_ZERO; /* passed to these as `user` */
     const lk_dataset *train LK_ZERO;      /* borrowed; NULL: evaluation only, without memory for training */
-    const lk_dataset *test LK_ZERO;       /* borrowed; NULL: none. At least one of the two is required */
+    const lk_dataset *test LK_ZERO;       /* borrowed; NULL: none. At least one of the two sets is required */
     /* the type in which the model is recorded: LK_F32, or LK_F64 for numerical checks */
     lk_dtype  dtype LK_ZERO;
     lk_policy policy LK_ZERO;         /* see plan.h: LK_POLICY_BF16 trains in mixed precision */
@@ -96,7 +96,7 @@ typedef struct lk_trainer_config {
 
     int64_t             batch LK_ZERO; /* the global batch */
     int64_t             epochs LK_ZERO;
-    int64_t             steps LK_ZERO; /* above 0: number of steps to train, instead of epochs */
+    int64_t             steps LK_ZERO; /* above 0: number of steps to train, overrides epochs */
     lk_optimizer_config optimizer LK_ZERO;
     lk_schedule         schedule LK_ZERO; /* cosine with total 0 uses the run's number of steps */
     double              label_smoothing LK_ZERO;
@@ -106,11 +106,11 @@ typedef struct lk_trainer_config {
     int64_t             eval_every LK_ZERO; /* steps; 0: after each epoch; below 0: never */
 
     const char *save LK_ZERO;       /* checkpoint directory; NULL: none. Rank 0 holds its lock until lk_trainer_free */
-    int64_t     save_every LK_ZERO; /* steps; 0: after each epoch. Always saves at the end */
+    int64_t     save_every LK_ZERO; /* steps; 0: after each epoch. The trainer also saves at the end */
     int         keep LK_ZERO;       /* number of checkpoints to keep */
     /* resume from `save` if it contains a checkpoint; if false, a checkpoint there is an error */
     bool resume LK_ZERO;
-    /* resume from this checkpoint directory, which must contain a checkpoint, or from the directory of one step; may be
+    /* resume from this checkpoint directory, which must contain a checkpoint, or from a single step's directory; may be
      * `save` itself, or its newest step */
     const char *resume_from LK_ZERO;
     const char *init LK_ZERO; /* initial weights: a safetensors file or checkpoint directory; NULL: random */
@@ -118,29 +118,31 @@ typedef struct lk_trainer_config {
     /* the ranks that train together, all with the same config; NULL: one rank. Borrowed */
     lk_comm *comm LK_ZERO;
     int      plan_world LK_ZERO; /* lk_trainer_plan without a comm: plan for rank 0 of this many ranks */
-    int      accumulate LK_ZERO; /* micro-batches per step and rank, synchronised once; 0 for 1 */
+    int      accumulate LK_ZERO; /* micro-batches per step and rank, with one synchronisation; 0 means 1 */
     int      leaves LK_ZERO;     /* above 0: reproducible, see lk_parallel */
-    /* statistics are those of the global batch; otherwise of each rank's part (in evaluation: of rank 0's) */
+    /* batch norm uses statistics of the global batch; otherwise each rank uses those of its part, and evaluation uses
+     * rank 0's */
     bool sync_batch_norm LK_ZERO;
 
-    size_t bucket_bytes LK_ZERO; /* see lk_parallel; 0 for 25 MiB */
-    /* file for a trace of all ranks' kernels and collectives, which Chrome and Perfetto read; NULL: none */
+    size_t bucket_bytes LK_ZERO; /* see lk_parallel; 0 means 25 MiB */
+    /* file to which a trace of all ranks' kernels and collectives is written, for Chrome or Perfetto; NULL: none */
     const char *trace LK_ZERO;
     int64_t     trace_steps LK_ZERO; /* number of steps to trace, after a warm-up */
     int64_t     check_every LK_ZERO; /* replicas compare hashes every this many steps, and at the end; 0: never */
 
-    /* NULL: none. A nonzero result stops training after this step (with several ranks: after the next one), and a
-     * checkpoint is saved if `save` is set. */
+    /* Called for each event; NULL: not called. A nonzero result stops training after this step (with several ranks:
+     * after the next one), and a checkpoint is saved if `save` is set. */
     int (*event)(void *user, const lk_event *event) LK_ZERO;
     void *event_user LK_ZERO;
 
-    /* Returns the learning rate of step `step` of `steps`, counted from 0, instead of `schedule`; NULL: `schedule` is
-     * used. The rate must depend on the arguments alone: every rank calls it, and not only for the next step. */
+    /* Replaces `schedule`: returns the learning rate of step `step` of `steps`, counted from 0. NULL: `schedule` is
+     * used. The rate must depend on the arguments alone: every rank calls this function, and not only for the next
+     * step. */
     double (*schedule_callback)(void *user, int64_t step, int64_t steps) LK_ZERO;
     void *schedule_user LK_ZERO;
 
-    /* Instead of init: loads the tensors that the file or checkpoint and the model have in common, see
-     * lk_weights_load_partial and lk_trainer_load_report. Ignored if a checkpoint is resumed. */
+    /* Instead of init: load the tensors that the file or checkpoint and the model have in common, see
+     * lk_weights_load_partial and lk_trainer_load_report. Ignored when resuming. */
     const char *init_partial LK_ZERO;
 
     /* Options of the run, saved with its checkpoints and returned by lk_checkpoint_describe. Copied. The trainer adds
@@ -148,7 +150,8 @@ typedef struct lk_trainer_config {
     const lk_record *record LK_ZERO;
     int              record_count LK_ZERO;
 
-    /* Files that every checkpoint in `save` contains besides the weights, such as config.json; at most 16. Copied. */
+    /* Files that every checkpoint in `save` contains in addition to the weights, such as config.json; at most 16.
+     * Copied. */
     const lk_checkpoint_file *files LK_ZERO;
     int                       files_count LK_ZERO;
 
@@ -159,13 +162,12 @@ typedef struct lk_trainer_config {
      * possible; 0 means 1 */
     int plan_hosts LK_ZERO;
     int keep_cores LK_ZERO; /* see lk_parallel */
-    /* The axes of the ranks, see lk_plan_config. The mesh's ranks are those of comm or, without one, those that
-     * lk_trainer_plan plans for. Borrowed. NULL: one axis, data. Checkpoints record the mesh, and can be resumed with
-     * any other. */
+    /* The mesh (see lk_plan_config) of the ranks of comm or, without a comm, of the ranks for which lk_trainer_plan
+     * plans. Borrowed. NULL: one axis, data. Checkpoints record the mesh, and can be resumed with any other. */
     const lk_mesh *mesh LK_ZERO;
     /* If not 0, and without a training set, each rank evaluates whole batches of `batch` samples instead of its share
-     * of each batch, and their results are added in the order of the batches. The result has the same bits as on one
-     * rank, and each rank needs as much memory as a single rank would. Not supported with leaves or accumulate. */
+     * of each batch, and the results are added in the order of the batches. The sum has the same bits as on one rank,
+     * and each rank needs as much memory as a single rank would. Not supported with leaves or accumulate. */
     int                  whole_batches LK_ZERO;
     int                  no_sequence_parallel LK_ZERO;                          /* see lk_plan_config */
     int                  shard_stage LK_ZERO, blocks_in_flight LK_ZERO;         /* see lk_parallel */
@@ -185,15 +187,15 @@ typedef struct lk_trainer_config {
 
 /* ---- The options of training. ----
  *
- * One row for each field above that `lockstep train` offers directly as an option: the field, the option's name, the
- * name of its argument, its default and range, its traits, the option that it belongs to (if the user sets that one, a
- * recorded value of this one is ignored; NULL: none), and its help. These rows define the command's options (including
- * --config files, help, man page and completion), what state.json records and a resume restores, and what ranks compare
- * before they start. docs/extending.md shows how to add an option. */
+ * There is one row for each field above that `lockstep train` offers directly as an option: the field, the option's
+ * name, the name of its argument, its default and range, its traits, the option to which it belongs (if the user sets
+ * that option, a recorded value of this one is ignored; NULL: none), and its help. These rows define the command's
+ * options (including --config files, help, man page and completion), what state.json records and resuming restores, and
+ * what ranks compare before they start. docs/extending.md shows how to add an option. */
 typedef enum lk_option_trait {
-    LK_OPTION_RECORDED = 1, /* a resume takes it from the checkpoint unless the user sets it */
+    LK_OPTION_RECORDED = 1, /* a resumed run takes it from the checkpoint unless the user sets it */
     LK_OPTION_EQUAL = 2,    /* ranks with different values do not start */
-    LK_OPTION_FIXED = 4,    /* a resume may not change it */
+    LK_OPTION_FIXED = 4,    /* a resumed run must not change it */
     LK_OPTION_TRAINING = LK_OPTION_RECORDED | LK_OPTION_EQUAL
 } lk_option_trait;
 /* LK_OPTION_AXES is another trait: the option needs a mesh with one of these axes. LK_OPTION_AXES_OF returns them. */
@@ -289,7 +291,7 @@ typedef enum lk_option_trait {
     INTEGER(trace_steps, "trace-steps", "N", "10", 1, 100000, LK_OPTION_EQUAL, NULL,                                   \
             "With --trace: number of steps to record, after the first few")
 
-/* All lists, each between BEGIN and END, which receive its name. */
+/* All lists, each between BEGIN and END, which receive the list's name. */
 #define LK_TRAINER_OPTIONS(BEGIN, END, ...)                                                                            \
     BEGIN(length) LK_TRAINER_LENGTH_OPTIONS(__VA_ARGS__) END(length)                                                   \
     BEGIN(loss) LK_TRAINER_LOSS_OPTIONS(__VA_ARGS__) END(loss)                                                         \
@@ -302,13 +304,13 @@ typedef enum lk_option_trait {
     BEGIN(check) LK_TRAINER_CHECK_OPTIONS(__VA_ARGS__) END(check)                                                      \
     BEGIN(trace) LK_TRAINER_TRACE_OPTIONS(__VA_ARGS__) END(trace)
 
-/* Records and plans the model, allocates its memory, and loads the weights that resume and init select. */
+/* Records and plans the model, allocates its memory, and loads the weights selected by resume and init. */
 LK_API lk_status lk_trainer_create(lk_context *context, const lk_trainer_config *config, lk_trainer **trainer);
 LK_API void      lk_trainer_free(lk_trainer *trainer);
 
 /* Trains to the end. LK_ECANCELED: the event callback of a rank requested a stop. LK_ENAN: the loss became NaN or
- * infinite; the message names the step, rank and samples. Only finite weights are saved, and a group that has failed
- * saves nothing. */
+ * infinite; the message names the step, rank and samples. Weights that are not finite are not saved, and a group that
+ * has failed saves nothing. */
 LK_API lk_status lk_trainer_run(lk_trainer *trainer);
 
 typedef struct lk_evaluation {
@@ -317,8 +319,8 @@ typedef struct lk_evaluation {
     const lk_named_metric *metrics; /* as in lk_event; valid until the trainer is used again */
     int                    metrics_count;
 } lk_evaluation;
-/* Evaluates the test set; each sample counts once. All ranks get the result. If one fails, the group fails, so that no
- * rank waits for it. */
+/* Evaluates the test set; each sample counts once. All ranks get the result. If one rank fails, the group fails, so
+ * that no rank waits for it. */
 LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, lk_evaluation *result);
 
 LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
@@ -329,11 +331,11 @@ LK_API const lk_load_report *lk_trainer_load_report(const lk_trainer *trainer);
 /* whether the training set is in the device's memory */
 LK_API bool lk_trainer_data_on_device(const lk_trainer *trainer);
 
-/* The number of samples of this rank in a full batch. */
+/* The number of samples in this rank's share of a full batch. */
 LK_API int64_t lk_trainer_share(const lk_trainer_config *config);
 
-/* Where the ranks of this config keep their state: LK_STATE_SHARED or LK_STATE_REPLICATED. `why`, unless NULL, receives
- * the reason: "shared by the 4 ranks of each of 2 hosts", "replicated: the ranks share no memory". */
+/* Where the ranks of this config keep their state: LK_STATE_SHARED or LK_STATE_REPLICATED. `why`, if not NULL, receives
+ * the reason: "shared by the 4 ranks of each of 2 hosts", "replicated: the ranks do not share memory". */
 LK_API lk_state_mode lk_trainer_state(lk_context *context, const lk_trainer_config *config, char *why, size_t bytes);
 
 /* Only plans: returns the memory that lk_trainer_create would use, by kind, including loaders and checkpoint buffers,

@@ -1,4 +1,4 @@
-/* base/axes.h - sets of axes of a mesh, as groups have them: bit i is axis i. One axis by itself may be factored: of 8
+/* base/axes.h - sets of axes of a mesh, as used by groups: bit i is axis i. One axis by itself may be factored: of 8
  * ranks along it, groups of 2 neighbours each, or 4 ranks that have the same position in these groups. */
 #ifndef LK__AXES_H
 #define LK__AXES_H
@@ -19,7 +19,7 @@ static inline unsigned lk__axes_across(unsigned axis, int count)
     return axis | LK__AXES_ACROSS | (unsigned)count << LK__AXES_SHIFT;
 }
 
-/* The set without its factor, and the factor: 0 of a set that is not factored. */
+/* The set without its factor, and the factor, which is 0 for a set that is not factored. */
 static inline unsigned lk__axes_plain(unsigned axes) { return axes & LK__AXES_PLAIN; }
 static inline int      lk__axes_factor(unsigned axes) { return (int)(axes >> LK__AXES_SHIFT); }
 

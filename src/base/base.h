@@ -27,7 +27,7 @@ lk_status lk__grow(lk_context *context, void **array, size_t *capacity, size_t n
 /* Sets the calling thread's message on the context and returns status, so that `return lk__fail(…)` reads well. */
 lk_status lk__fail(lk_context *context, lk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* As lk__fail, for a failure that `rank` of the world reported to others (lk_context_error_rank); -1: the same as
+/* Like lk__fail, for a failure that `rank` of the world reported to others (lk_context_error_rank); -1: the same as
  * lk__fail. */
 lk_status lk__fail_of_rank(lk_context *context, lk_status status, int rank, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -77,8 +77,8 @@ void               lk__context_set_device(lk_context *context, struct lk__device
 
 /* The known name closest to `name` by edit distance, or NULL when none is close. */
 const char *lk__suggest(const char *name, const char *const *known, size_t count);
-/* Edits that turn a name into one that the shell pattern matches: '*' and '?' match anything, brackets are read as they
- * are. SIZE_MAX: one of the two is too long to compare. */
+/* The number of edits that turn a name into one that the shell pattern matches: '*' and '?' match anything, brackets
+ * are read as they are. SIZE_MAX: one of the two is too long to compare. */
 size_t lk__pattern_distance(const char *pattern, const char *name);
 
 #endif

@@ -17,7 +17,7 @@ static inline float lk__from_bf16(lk__bf16 x)
     return y;
 }
 
-/* To nearest, ties to even, as PyTorch; a NaN stays one, quiet. */
+/* To nearest, ties to even, as in PyTorch; a NaN stays a NaN, quiet. */
 static inline lk__bf16 lk__to_bf16(float x)
 {
     uint32_t bits;
@@ -27,7 +27,7 @@ static inline lk__bf16 lk__to_bf16(float x)
         (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded)}; /* no branch: loops are vectorised */
 }
 
-/* Of its bits. */
+/* From its bits. */
 static inline float    lk__load_bf16(uint16_t bits) { return lk__from_bf16((lk__bf16){bits}); }
 static inline uint16_t lk__store_bf16(float x) { return lk__to_bf16(x).bits; }
 

@@ -38,25 +38,25 @@ typedef struct lk__collective_facts {
     X(BARRIER, "barrier", .senders = LK__RANKS_NONE)                                                                   \
     X(ALL_REDUCE, "all_reduce", .senders = LK__RANKS_ALL, .receivers = LK__RANKS_ALL, .reduces = true,                 \
       .in_place = LK__PLACE_SAME,                                                                                      \
-      .traffic = "a rank reads S/N bytes of each of N buffers and writes S/N bytes to each: 2NS in all")               \
+      .traffic = "a rank reads S/N bytes from each of N buffers and writes S/N bytes to each: 2NS in all")             \
     X(REDUCE, "reduce", .senders = LK__RANKS_ALL, .receivers = LK__RANKS_ROOT, .reduces = true,                        \
       .in_place = LK__PLACE_SAME,                                                                                      \
-      .traffic = "a rank reads S/N bytes of each of N buffers and writes S/N bytes to the root's: (N+1)S in all")      \
+      .traffic = "a rank reads S/N bytes from each of N buffers and writes S/N bytes to the root's: (N+1)S in all")    \
     X(BROADCAST, "broadcast", .senders = LK__RANKS_ROOT, .receivers = LK__RANKS_ALL, .in_place = LK__PLACE_SAME,       \
-      .traffic = "every rank but the root reads S bytes and writes S bytes: 2(N-1)S in all")                           \
+      .traffic = "every rank except the root reads and writes S bytes: 2(N-1)S in all")                                \
     X(ALL_GATHER, "all_gather", .senders = LK__RANKS_ALL, .receivers = LK__RANKS_ALL, .receives_parts = true,          \
       .in_place = LK__PLACE_IN_RECV,                                                                                   \
-      .traffic = "a rank reads S/N bytes of each of N-1 buffers and writes them to its own: 2(N-1)S in all")           \
+      .traffic = "a rank reads S/N bytes from each of N-1 buffers and writes them to its own: 2(N-1)S in all")         \
     X(REDUCE_SCATTER, "reduce_scatter", .senders = LK__RANKS_ALL, .receivers = LK__RANKS_ALL, .sends_parts = true,     \
       .reduces = true, .in_place = LK__PLACE_IN_SEND,                                                                  \
-      .traffic = "a rank reads S/N bytes of each of N buffers and writes S/N bytes to its own: (N+1)S in all")         \
+      .traffic = "a rank reads S/N bytes from each of N buffers and writes S/N bytes to its own: (N+1)S in all")       \
     X(GATHER, "gather", .senders = LK__RANKS_ALL, .receivers = LK__RANKS_ROOT, .receives_parts = true,                 \
       .in_place = LK__PLACE_IN_RECV)                                                                                   \
     X(SCATTER, "scatter", .senders = LK__RANKS_ROOT, .receivers = LK__RANKS_ALL, .sends_parts = true,                  \
       .in_place = LK__PLACE_IN_SEND)                                                                                   \
     X(ALL_TO_ALL, "all_to_all", .senders = LK__RANKS_ALL, .receivers = LK__RANKS_ALL, .sends_parts = true,             \
       .receives_parts = true, .in_place = LK__PLACE_SAME,                                                              \
-      .traffic = "a rank reads S/N bytes of each of N buffers and writes S bytes to its own: 2NS in all")              \
+      .traffic = "a rank reads S/N bytes from each of N buffers and writes S bytes to its own: 2NS in all")            \
     X(ALL_GATHERV, "all_gatherv", .senders = LK__RANKS_ALL, .receivers = LK__RANKS_ALL, .receives_parts = true,        \
       .counts = true, .in_place = LK__PLACE_IN_RECV)                                                                   \
     X(GATHERV, "gatherv", .senders = LK__RANKS_ALL, .receivers = LK__RANKS_ROOT, .receives_parts = true,               \

@@ -24,8 +24,8 @@ lk_status lk__config_read(lk_context *context, const char *type, const void *giv
     bool valid = given_size >= sizeof given_size && given_size <= LARGEST;
     if (!valid && !type) return LK_EINVAL;
     if (!valid)
-        return lk__fail(context, LK_EINVAL, "%s.size is %zu, so it was not initialised: start from %s_INIT", type,
-                        given_size, in_capitals(type, capitals));
+        return lk__fail(context, LK_EINVAL, "%s.size is %zu, so it was not initialised: initialise it with %s_INIT",
+                        type, given_size, in_capitals(type, capitals));
     for (size_t i = size; i < given_size; i++)
         if (((const unsigned char *)given)[i])
             return !type ? LK_EUNSUPPORTED

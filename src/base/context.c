@@ -92,16 +92,17 @@ static uint64_t nanoseconds(void)
 static lk_status choose_isa_and_threads(const lk_context_config *config, const char **isa, int *threads)
 {
     if (config->threads < 0 || config->threads > LK__MAX_THREADS)
-        return lk__fail(NULL, LK_EINVAL,
-                        "%d threads are out of range: expected 1 to %d, or 0 for the cores that this process may use",
-                        config->threads, LK__MAX_THREADS);
+        return lk__fail(
+            NULL, LK_EINVAL,
+            "the number of threads is %d: expected 1 to %d, or 0 to use all cores available to this process",
+            config->threads, LK__MAX_THREADS);
     *threads = config->threads ? config->threads : lk_default_threads();
     if (*threads < 1)
         return lk__fail(NULL, LK_EINVAL, "LOCKSTEP_THREADS is not a number from 1 to %d", LK__MAX_THREADS);
     const char *wanted = config->isa ? config->isa : lk__environment_text(NULL, LK__ENV_LOCKSTEP_ISA);
     if (!(*isa = lk__isa_choose(wanted)))
         return lk__fail(NULL, LK_EUNSUPPORTED, "this build or machine does not support the instruction set \"%.40s\"%s",
-                        wanted ? wanted : "", config->isa ? "" : ", which LOCKSTEP_ISA names");
+                        wanted ? wanted : "", config->isa ? "" : ", set by LOCKSTEP_ISA");
     return LK_OK;
 }
 

@@ -30,7 +30,7 @@ lk_status lk__make_directories(lk_context *context, const char *path)
         int         error = errno;
         if (stat(partial, &info) == 0 && S_ISDIR(info.st_mode)) continue;
         return lk__fail(context, lk__is_path_mistake(error) ? LK_EINVAL : LK_EIO, "%s: cannot create the directory: %s",
-                        partial, error == EEXIST ? "a file of that name exists" : strerror(error));
+                        partial, error == EEXIST ? "a file with that name exists" : strerror(error));
     }
     return LK_OK;
 }

@@ -14,15 +14,16 @@
 /* X(name, group, type, low, high, meaning) */
 #define LK__ENVIRONMENT(X)                                                                                             \
     X(LOCKSTEP_THREADS, SETTINGS, INTEGER, 1, 256,                                                                     \
-      "compute threads of a process; default: the cores that it may use, divided by the ranks of its host")            \
+      "compute threads per process; default: the available cores, divided by the number of ranks on the host")         \
     X(LOCKSTEP_DEVICE, SETTINGS, TEXT, 0, 0,                                                                           \
       "the device if neither --device nor the program chooses one: auto, cpu, cuda or cuda:N")                         \
     X(LOCKSTEP_ISA, SETTINGS, TEXT, 0, 0,                                                                              \
       "instruction set of the CPU kernels, unless the program chooses one; `lockstep info` lists them")                \
-    X(LOCKSTEP_DATA, SETTINGS, PATH, 0, 0, "the directory of public data sets, each in a folder with its name")        \
-    X(LOCKSTEP_MODULES, SETTINGS, PATH, 0, 0, "the directory of the modules for CUDA and MPI")                         \
+    X(LOCKSTEP_DATA, SETTINGS, PATH, 0, 0, "the directory of public data sets, each in a subdirectory named after it") \
+    X(LOCKSTEP_MODULES, SETTINGS, PATH, 0, 0, "the directory of the CUDA and MPI modules")                             \
     X(LOCKSTEP_TOKEN_FILE, SETTINGS, PATH, 0, 0,                                                                       \
-      "the file with the job's token, by which ranks of several hosts authenticate")                                   \
+      "the file that contains the job's token, which ranks on different hosts use to authenticate to each "            \
+      "other")                                                                                                         \
     X(LOCKSTEP_TOKEN, SETTINGS, TEXT, 0, 0, "the token itself; `lockstep run` sets it for its ranks")                  \
     X(LOCKSTEP_PORT, SETTINGS, PORTS, 1, 65535, "the port of rank 0, or a range for all ranks")                        \
     X(LOCKSTEP_LOCAL_ADDR, SETTINGS, TEXT, 0, 0, "the address on which this host listens, like --local-addr")          \
@@ -33,9 +34,9 @@
     X(LOCKSTEP_DEVICE_SYNC, SETTINGS, FLAG, 0, 0, "wait for the GPU after each instruction, like --device-sync")       \
     X(LOCKSTEP_CHECK_OPERATIONS, SETTINGS, FLAG, 0, 1, "check the user's operations while they run")                   \
     X(LOCKSTEP_NO_DEADLINES, SETTINGS, FLAG, 0, 1, "waits for other ranks never time out, for debugging")              \
-    X(RANK, JOB, INTEGER, 0, 0, "number of this rank, as torchrun sets it")                                            \
+    X(RANK, JOB, INTEGER, 0, 0, "rank of this process, as set by torchrun")                                            \
     X(WORLD_SIZE, JOB, INTEGER, 0, 0, "number of ranks")                                                               \
-    X(LOCAL_RANK, JOB, INTEGER, 0, 0, "number of this rank on its host")                                               \
+    X(LOCAL_RANK, JOB, INTEGER, 0, 0, "rank of this process on its host")                                              \
     X(LOCAL_WORLD_SIZE, JOB, INTEGER, 0, 0, "number of ranks on this host")                                            \
     X(GROUP_WORLD_SIZE, JOB, INTEGER, 0, 0, "number of hosts")                                                         \
     X(MASTER_ADDR, JOB, TEXT, 0, 0, "address of rank 0's host")                                                        \
@@ -44,14 +45,14 @@
     X(TORCHELASTIC_RESTART_COUNT, JOB, INTEGER, 0, 0, "how many times the ranks have been restarted")                  \
     X(TORCHELASTIC_USE_AGENT_STORE, JOB, TEXT, 0, 0, "True: the launcher itself uses MASTER_PORT")                     \
     X(LOCKSTEP_JOB, JOB, TEXT, 0, 0, "the job's id; a nested job's id is OUTER.INNER")                                 \
-    X(LOCKSTEP_CORES, JOB, TEXT, 0, 0, "the cores of Lockstep's threads, such as 0-3,8")                               \
+    X(LOCKSTEP_CORES, JOB, TEXT, 0, 0, "the cores that Lockstep's threads run on, such as 0-3,8")                      \
     X(LOCKSTEP_FLIGHT_RECORDER, JOB, PATH, 0, 0,                                                                       \
       "file in which a rank records its latest operation, for the launcher's report")                                  \
     X(LOCKSTEP_JOIN_COMMAND, JOB, TEXT, 0, 0,                                                                          \
       "the command that starts another host, for the log line about missing hosts")                                    \
     X(LOCKSTEP_TERMINAL, JOB, INTEGER, 1, 1e6, "columns of the terminal that the launcher writes to")                  \
     X(LOCKSTEP_STARTED_RANKS, JOB, FLAG, 0, 0,                                                                         \
-      "the ranks were started by -n of the same command, which has printed its notes")                                 \
+      "the ranks were started by the -n option of the same command, which has already printed its notes")              \
     X(LOCKSTEP_BENCH_EXEC, JOB, TEXT, 0, 0, "when `lockstep bench` started, to measure the time to its first step")    \
     X(OMPI_COMM_WORLD_RANK, JOB, INTEGER, 0, 0, "rank (Open MPI)")                                                     \
     X(OMPI_COMM_WORLD_SIZE, JOB, INTEGER, 0, 0, "number of ranks (Open MPI)")                                          \
@@ -74,29 +75,31 @@
     X(CUDA_MPS_PIPE_DIRECTORY, SYSTEM, PATH, 0, 0, "directory of the NVIDIA MPS daemon's pipes")                       \
     X(TORCH_NCCL_ASYNC_ERROR_HANDLING, SYSTEM, TEXT, 0, 0, "`lockstep run` sets it to 1 for PyTorch if it is unset")   \
     X(TORCH_ELASTIC_SHUTDOWN_TIMEOUT, SYSTEM, NUMBER, 0, 0,                                                            \
-      "seconds that `lockstep run` gives ranks to end, as with torchrun")                                              \
-    X(TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, SYSTEM, TEXT, 0, 0, "prefix of the ranks' lines, as with torchrun")       \
-    X(HOME, SYSTEM, PATH, 0, 0, "the directory that contains .cache/lockstep")                                         \
-    X(XDG_CACHE_HOME, SYSTEM, PATH, 0, 0, "the directory of caches, instead of ~/.cache")                              \
-    X(TMPDIR, SYSTEM, PATH, 0, 0, "the directory of temporary files")                                                  \
-    X(PATH, SYSTEM, TEXT, 0, 0, "where `lockstep run --hosts` finds the program")                                      \
+      "seconds that `lockstep run` gives ranks to exit, as with torchrun")                                             \
+    X(TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, SYSTEM, TEXT, 0, 0,                                                       \
+      "prefix of the ranks' output lines, as with torchrun")                                                           \
+    X(HOME, SYSTEM, PATH, 0, 0, "the home directory, which contains .cache/lockstep")                                  \
+    X(XDG_CACHE_HOME, SYSTEM, PATH, 0, 0, "the directory for caches, instead of ~/.cache")                             \
+    X(TMPDIR, SYSTEM, PATH, 0, 0, "the directory for temporary files")                                                 \
+    X(PATH, SYSTEM, TEXT, 0, 0, "directories in which `lockstep run --hosts` looks for the program")                   \
     X(TERM, SYSTEM, TEXT, 0, 0, "dumb: no live progress line, no pager")                                               \
     X(NO_COLOR, SYSTEM, TEXT, 0, 0, "set: no colours")                                                                 \
     X(PAGER, SYSTEM, TEXT, 0, 0, "the program that shows long help; default: less")                                    \
     X(LOCKSTEP_VERIFY_SCHEDULE, CHECKS, FLAG, 0, 0, "verify the schedule of each program when it is created")          \
     X(LOCKSTEP_DIGESTS, CHECKS, PATH, 0, 0, "CPUs: write digests of all values to this file, with .RANK appended")     \
     X(LOCKSTEP_HOST_ID, CHECKS, TEXT, 0, 0, "processes with different values are treated as being on different hosts") \
-    X(LOCKSTEP_MEMORY_NODES, CHECKS, INTEGER, 1, 1024, "divides the ranks of a host into this many memory nodes")      \
+    X(LOCKSTEP_MEMORY_NODES, CHECKS, INTEGER, 1, 1024,                                                                 \
+      "divide the ranks of each host among this many simulated memory nodes")                                          \
     X(LOCKSTEP_CUDA_PLAIN, CHECKS, FLAG, 0, 0, "GPUs: built-in kernels only, without libraries")                       \
     X(LOCKSTEP_CUDA_ANY_ORDER, CHECKS, FLAG, 0, 0,                                                                     \
-      "GPUs: libraries may add in any order: results differ from run to run")                                          \
+      "GPUs: libraries may add in any order, so results differ from run to run")                                       \
     X(LOCKSTEP_CUDA_MEASURE, CHECKS, FLAG, 0, 0, "0: GPUs choose algorithms without measuring them")                   \
     X(LOCKSTEP_CUDA_TUNING_SECONDS, CHECKS, NUMBER, 0, 1e6,                                                            \
-      "GPUs: seconds that a start may spend on autotuning (default 3); if set, shapes skipped earlier are tuned too")  \
+      "GPUs: maximum seconds of autotuning at startup (default 3); if set, shapes skipped earlier are tuned too")      \
     X(LOCKSTEP_CUDA_OVERLAP, CHECKS, FLAG, 0, 0, "0: a kernel starts only after the previous one has finished")        \
-    X(LOCKSTEP_CUDA_LAUNCH_GROUPS, CHECKS, FLAG, 0, 0, "0: each kernel has its own launch")                            \
+    X(LOCKSTEP_CUDA_LAUNCH_GROUPS, CHECKS, FLAG, 0, 0, "0: each kernel is launched separately")                        \
     X(LOCKSTEP_CUDA_TOGETHER, CHECKS, FLAG, 0, 0, "replaced by LOCKSTEP_CUDA_LAUNCH_GROUPS")                           \
-    X(LOCKSTEP_CUDA_CUPTI, CHECKS, FLAG, 0, 0, "0: traces of GPUs do not use CUPTI")                                   \
+    X(LOCKSTEP_CUDA_CUPTI, CHECKS, FLAG, 0, 0, "0: GPU traces do not use CUPTI")                                       \
     X(LOCKSTEP_CUDA_TENSOR, CHECKS, FLAG, 0, 0, "1: the emulated GPU has tensor cores, which is slow")
 
 typedef enum lk__environment_id {
@@ -106,9 +109,9 @@ typedef enum lk__environment_id {
         LK__ENV_COUNT
 } lk__environment_id;
 
-/* As lk_environment_get. */
+/* Like lk_environment_get. */
 const char *lk__environment(const lk_context *context, lk__environment_id id);
-/* The same where an empty value counts as none. */
+/* The same, but an empty value counts as unset. */
 const char *lk__environment_text(const lk_context *context, lk__environment_id id);
 bool        lk__environment_flag(const lk_context *context, lk__environment_id id); /* set, not "", not "0" */
 const char *lk__environment_name(lk__environment_id id);

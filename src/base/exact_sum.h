@@ -16,13 +16,13 @@ enum {
     /* Squares are below 2^256 and 2^2048, 2^40 of them below 2^296 and 2^2088: 594 and 4,236 bits from the unit on. */
     LK__EXACT_DIGITS_F32 = 25,
     LK__EXACT_DIGITS_F64 = 177,
-    /* Behind the digits: how many sums met an infinity, and how many a NaN. */
+    /* After the digits: how many sums met an infinity, and how many a NaN. */
     LK__EXACT_F32 = LK__EXACT_DIGITS_F32 + 2,
     LK__EXACT_F64 = LK__EXACT_DIGITS_F64 + 2,
     LK__EXACT_MOST = LK__EXACT_F64
 };
 
-/* Doubles of the sum of squares of numbers of this type, LK_F32 or LK_F64. */
+/* The number of doubles in the sum of squares of numbers of this type, LK_F32 or LK_F64. */
 static inline int lk__exact_count(lk_dtype type) { return type == LK_F64 ? LK__EXACT_F64 : LK__EXACT_F32; }
 
 /* The sum of n squares, into lk__exact_count doubles. */
@@ -32,7 +32,8 @@ static inline void lk__exact_add(double *sum, const double *other, int count)
 {
     for (int i = 0; i < count; i++) sum[i] += other[i];
 }
-/* The double nearest to a sum of `count` doubles, of equally near ones the even one; NaN or infinity if it met one. */
+/* The double nearest to a sum of `count` doubles, or the even one of two equally near; NaN or infinity if it met
+ * one. */
 double lk__exact_round(const double *sum, int count);
 
 #endif

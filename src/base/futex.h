@@ -9,14 +9,14 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Sleeps while *word is `value`, for at most so many milliseconds; may return earlier. */
+/* Sleeps while *word is `value`, for at most that many milliseconds; may return earlier. */
 static inline void lk__futex_wait(_Atomic uint32_t *word, uint32_t value, int milliseconds)
 {
     struct timespec limit = {.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000L};
     syscall(SYS_futex, word, FUTEX_WAIT, value, &limit, NULL, 0);
 }
 
-static inline void lk__futex_wake(_Atomic uint32_t *word) /* all who sleep on it */
+static inline void lk__futex_wake(_Atomic uint32_t *word) /* all threads that sleep on it */
 {
     syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
 }

@@ -13,7 +13,7 @@ typedef struct lk__sha256 {
     uint32_t       state[8];
     uint64_t       bytes;
     unsigned char  block[64];
-    lk__sha256_add add; /* the quickest of this machine */
+    lk__sha256_add add; /* the fastest on this machine */
 } lk__sha256;
 
 void lk__sha256_init(lk__sha256 *sha);
@@ -22,7 +22,8 @@ void lk__sha256_final(lk__sha256 *sha, unsigned char digest[32]);
 void lk__sha256_hex(const unsigned char digest[32], char hex[65]);
 
 uint64_t lk__hash64(const void *data, size_t bytes, uint64_t seed); /* FNV-1a; not collision-resistant */
-/* The seed with which lk__hash64 of the bytes that follow gives the hash of all, from that of those before. */
+/* The seed with which lk__hash64 of the following bytes gives the hash of all bytes, from the hash of the preceding
+ * ones. */
 uint64_t lk__hash64_resume(uint64_t hash);
 
 #endif

@@ -9,13 +9,13 @@
  * wanted "avx512_bf16" and "amx", which asks the kernel for permission to use tiles; "generic" elsewhere. */
 const char *lk__isa_choose(const char *wanted);
 
-/* All sets of this build, best first, after them those that are chosen by name alone, NULL at the end; and whether the
- * machine has one. */
+/* All sets of this build, best first, then those that are chosen only by name, NULL at the end; and whether the machine
+ * has a set. */
 extern const char *const lk__isa_names[];
 bool                     lk__isa_available(const char *name);
 
-/* Sets that are the best one on no machine, and available on all: those with matrix instructions, with the instructions
- * in C. Of builds with tests (CMakeLists.txt); NULL at the end. */
+/* Sets that are the default on no machine, but available on all: sets with matrix instructions, emulated in C. Only in
+ * builds with tests (CMakeLists.txt); NULL at the end. */
 extern const char *const lk__isa_emulated_names[];
 
 /* The set that a set with matrix instructions for bf16 extends, whose kernels compute what it has no kernels for: f32

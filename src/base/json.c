@@ -90,10 +90,10 @@ static bool check_escape(reader *r)
             return true;
         }
         r->at = escape;
-        return syntax_error(r, code < 0 ? "\\u without four hexadecimal digits" : "an unpaired surrogate");
+        return syntax_error(r, code < 0 ? "\\u not followed by four hexadecimal digits" : "an unpaired surrogate");
     }
     r->at = escape;
-    return syntax_error(r, "an unknown escape in a string");
+    return syntax_error(r, "an unknown escape sequence in a string");
 }
 
 /* Past the bytes of a string that need no check, 8 at a time: ASCII without quotes, backslashes and control
@@ -138,17 +138,17 @@ static bool check_number(reader *r)
 {
     if (*r->at == '-') r->at++;
     if (!is_digit(r->at, r->end)) return syntax_error(r, "a number without digits");
-    if (*r->at == '0' && is_digit(r->at + 1, r->end)) return syntax_error(r, "a number with a leading 0");
+    if (*r->at == '0' && is_digit(r->at + 1, r->end)) return syntax_error(r, "a number with a leading zero");
     while (is_digit(r->at, r->end)) r->at++;
     if (r->at < r->end && *r->at == '.') {
         r->at++;
-        if (!is_digit(r->at, r->end)) return syntax_error(r, "a number without digits after its point");
+        if (!is_digit(r->at, r->end)) return syntax_error(r, "a number without digits after the decimal point");
         while (is_digit(r->at, r->end)) r->at++;
     }
     if (r->at < r->end && (*r->at == 'e' || *r->at == 'E')) {
         r->at++;
         if (r->at < r->end && (*r->at == '+' || *r->at == '-')) r->at++;
-        if (!is_digit(r->at, r->end)) return syntax_error(r, "a number without digits in its exponent");
+        if (!is_digit(r->at, r->end)) return syntax_error(r, "a number without digits in the exponent");
         while (is_digit(r->at, r->end)) r->at++;
     }
     return true;

@@ -13,8 +13,8 @@ enum { LK__CPU_WORDS = 16 }; /* of a set of 1,024 cores, one bit each */
  * prefix of every path, "". */
 int lk__memory_node(const char *root, const uint64_t cpus[LK__CPU_WORDS]);
 
-/* LOCKSTEP_MEMORY_NODES: of so many nodes each has an equal run of a host's ranks, whatever their cores are. 0: as the
- * cores say. */
+/* LOCKSTEP_MEMORY_NODES: this many nodes each have an equal run of a host's ranks, whatever their cores are. 0: the
+ * cores decide. */
 int lk__memory_nodes_given(const lk_context *context);
 
 /* Asks the kernel to take pages of this range from the node from now on; pages that exist stay where they are. The

@@ -1,8 +1,8 @@
 /* normal_f32.c - approximates the normal numbers of base/normal.c in f64 with fewer terms and fused multiply-adds.
- * Rounded to f32 they have the same bits, except where a value is so near to the middle between two numbers of f32 that
- * the error may decide: a batch with such a value, one in 500, is drawn by lk__normal_batch. So the bits depend neither
- * on the processor nor on how a compiler contracts or orders this arithmetic. Divisions, roots and multiply-adds bound
- * it. It takes most of the start-up time of a transformer. */
+ * Rounded to f32 they have the same bits, except where a value is so close to the midpoint of two f32 numbers that the
+ * error may decide: a batch with such a value, one in 500, is drawn by lk__normal_batch. So the bits depend neither on
+ * the processor nor on how a compiler contracts or orders this arithmetic. Divisions, roots and multiply-adds bound it.
+ * It takes most of the start-up time of a transformer. */
 #include "base/normal_f32.h"
 
 #include "base/bits.h"

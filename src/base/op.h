@@ -361,8 +361,8 @@ typedef unsigned __int128 lk__attr_set;
 /* The set of a descriptor without attributes, which must not be 0; op.c asserts that no attribute has this bit. */
 #define LK__NO_ATTRIBUTES ((lk__attr_set)1 << (LK__ATTR_SET_BITS - 1))
 
-/* Of a value of which this rank has a part: the extents of the whole, and where the part begins in it. What a kernel
- * computes and in which order it adds follow from the whole; random numbers are those of the whole's elements. */
+/* For a value of which this rank has a part: the extents of the whole, and where the part begins in it. What a kernel
+ * computes and in which order it adds follow from the whole; random numbers belong to the whole's elements. */
 typedef struct lk__op_part {
     int     rank;                                   /* dimensions; 0: the rank has the whole value */
     int64_t whole[LK_MAX_RANK], first[LK_MAX_RANK]; /* at the capacity, where a dimension has a run-time count */

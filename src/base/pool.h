@@ -27,11 +27,11 @@ void lk__pool_run_own(lk__pool *pool, int64_t tiles, lk__tile function, void *ar
  * with tile 0. */
 void lk__pool_begin_at(lk__pool *pool, int part, int parts);
 
-/* Helpers: threads of others, up to `count`, that may take tiles of sections which lk__pool_run begins from now on.
- * owner: any address, theirs alone; NULL: none may. By the thread that calls lk__pool_run. */
+/* Helpers: up to `count` threads of others, which may take tiles of the sections that lk__pool_run begins from now on.
+ * owner: any address that only they use; NULL: no helpers. Called by the thread that calls lk__pool_run. */
 void lk__pool_admit_helpers(lk__pool *pool, const void *owner, int count);
 /* On a helper's thread, one of `owner`: takes tiles of the section that is running, until none is left; worker:
- * lk__pool_threads + 0 … count-1. Whether it took one. */
+ * lk__pool_threads + 0 … count-1. Returns whether it took one. */
 bool lk__pool_help(lk__pool *pool, const void *owner, int worker);
 
 /* In a loop that waits for another thread or for a device. */

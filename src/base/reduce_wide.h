@@ -14,7 +14,7 @@ typedef enum lk__reduce_ahead {
     LK__AHEAD_WRITE /* and it will be overwritten */
 } lk__reduce_ahead;
 
-/* Whether lk__reduce_wide is the fastest way on this machine, for so many inputs and outputs. */
+/* Whether lk__reduce_wide is the fastest way on this machine, for this many inputs and outputs. */
 bool lk__reduce_is_wide(int inputs, int outputs);
 
 /* Every output is the sum of the inputs, as the pairwise tree of base/tree.h. An output may be one of the inputs: a

@@ -9,7 +9,7 @@ typedef struct lk__sha256_kind {
     lk__sha256_add add;
 } lk__sha256_kind;
 
-/* Those that this build and this machine have, the quickest first; the portable one is the last. NULL past it. */
+/* The versions that this build and this machine have, fastest first; the portable one is last. NULL after it. */
 const lk__sha256_kind *lk__sha256_kind_at(int index);
 
 lk__sha256_add lk__sha256_choose(void);

@@ -38,11 +38,11 @@ typedef struct lk__sum_parts {
     int64_t begin[LK__SUM_SEGMENTS][LK__SUM_PARTS + 1];
 } lk__sum_parts;
 
-/* Those of an operand with `extent` of the `whole` elements of the dimension, which begins at `first`: with segments,
- * at `first` in the first one, and has the same share of each. False: it does not consist of whole parts. */
+/* The parts of an operand with `extent` of the `whole` elements of the dimension, which begins at `first`: with
+ * segments, at `first` in the first one, and has the same share of each. False: it does not consist of whole parts. */
 bool lk__sum_parts_of(const lk__op_summation *sum, int64_t whole, int64_t first, int64_t extent, lk__sum_parts *parts);
 /* Whether every one of `ranks` equal shares of the dimension consists of whole parts that are a subtree, so that the
- * sums of the ranks, added in the tree, are those of the whole. */
+ * sums of the ranks, added in the tree, are the sums of the whole. */
 bool lk__sum_parts_nest(const lk__op_summation *sum, int64_t whole, int ranks);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <lockstep/comm.h>
 
-/* As lk_comm_abort on `rank`, called by any rank that knows why that one failed. */
+/* Like lk_comm_abort on `rank`, called by any rank that knows why that one failed. */
 void lk__comm_abort_for(lk_comm *comm, int rank, const char *why);
 
 /* Where this process has `rank`'s part of symmetric memory, of the ranks of this host, which are numbered from 0 here;
@@ -14,7 +14,7 @@ void lk__comm_abort_for(lk_comm *comm, int rank, const char *why);
  * above 0. */
 char *lk__comm_peer(const lk_comm *comm, const void *memory, int rank);
 
-/* Operations of `comm` may then use symmetric memory of the group `of` as they use that of their own group: without a
+/* Operations of `comm` may then use symmetric memory of the group `of` like the memory of their own group: without a
  * copy where the ranks of `comm`, all of which are in `of`, have it mapped. All of them call it, in the same order
  * among their adoptions and allocations, and while no operation runs. Of memory that lk_comm_release of `of` frees,
  * until lk_comm_release of `comm`, which only forgets it, or lk_comm_free. */

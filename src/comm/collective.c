@@ -40,7 +40,7 @@ lk_status lk__comm_check(lk_comm *c, const lk__comm_call *o)
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: unknown reduction %d", o->site.file, o->site.line, name,
                         (int)o->reduce);
     if (rooted && (o->root < 0 || o->root >= c->size))
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: there is no rank %d in a group of %d", o->site.file,
+        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: rank %d does not exist in a group of %d", o->site.file,
                         o->site.line, name, o->root, c->size);
     if (lacks_counts(facts, o))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: counts and displacements are required, one per rank",
@@ -53,19 +53,18 @@ lk_status lk__comm_check(lk_comm *c, const lk__comm_call *o)
         if (o->send_displacements && o->send_displacements[i] > furthest) furthest = o->send_displacements[i];
     }
     if (most > SIZE_MAX / 4 / size / (blocks ? (size_t)c->size : 1))
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: %zu elements are too many to address", o->site.file,
-                        o->site.line, name, most);
+        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a buffer of %zu elements is too large to address",
+                        o->site.file, o->site.line, name, most);
     if (furthest > SIZE_MAX / 4 / size) /* so that adding a count does not overflow */
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a displacement of %zu elements is too large to address",
                         o->site.file, o->site.line, name, furthest);
     if (most > 0 && ((!o->send && needs_send(c, o)) || (!o->recv && needs_recv(c, o))))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a buffer is NULL", o->site.file, o->site.line, name);
     if (o->send && o->recv && !lk__call_buffers_fit(o, c->rank, c->size))
-        return lk__fail(
-            c->context, LK_EINVAL,
-            "%s:%d: %s: the send and receive buffers overlap: give separate buffers, or call it in place as "
-            "lockstep/comm.h describes",
-            o->site.file, o->site.line, name);
+        return lk__fail(c->context, LK_EINVAL,
+                        "%s:%d: %s: the send and receive buffers overlap: use separate buffers, or an in-place call as "
+                        "described in lockstep/comm.h",
+                        o->site.file, o->site.line, name);
     return LK_OK;
 }
 
@@ -201,8 +200,9 @@ static lk_status submit_transfer(lk_comm *c, const lk__comm_call *o, lk_work **w
 {
     if (work) *work = NULL;
     if (o->root == c->rank)
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: rank %d cannot transfer to itself; copy instead",
-                        o->site.file, o->site.line, lk__comm_kind_name(o->kind), c->rank);
+        return lk__fail(c->context, LK_EINVAL,
+                        "%s:%d: %s: rank %d cannot send to or receive from itself; copy the data instead", o->site.file,
+                        o->site.line, lk__comm_kind_name(o->kind), c->rank);
     return lk__comm_run(c, o, work);
 }
 

@@ -163,12 +163,12 @@ static const lk__comm_backend *default_backend(const lk_context *context, const 
 static lk_status check_backend(lk_context *context, const lk__comm_backend *b, const lk__rendezvous_identity *identity)
 {
     if (b->scope == LK__SCOPE_RANK && identity->world > 1)
-        return lk__fail(context, LK_EINVAL, "backend %s supports one rank only, but the world has %d", b->name,
+        return lk__fail(context, LK_EINVAL, "backend %s supports only one rank, but the world size is %d", b->name,
                         identity->world);
     if (b->scope == LK__SCOPE_HOST && identity->many_hosts)
         return lk__fail(context, LK_EINVAL,
-                        "backend %s supports ranks of one host only, but this world spans several (%s): choose another "
-                        "backend, or none",
+                        "backend %s supports only ranks on one host, but this job spans several (%s): choose another "
+                        "backend, or do not set one",
                         b->name, identity->tried);
     return LK_OK;
 }
@@ -239,9 +239,9 @@ lk_status lk_comm_create(lk_context *context, const lk_comm_config *given, lk_co
     lk_status status = LK__CONFIG_READ(context, lk_comm_config, given, &read);
     if (status < 0) return status;
     if (config->timeout_ms <= 0 || config->stall_ms <= 0 || config->join_ms < 0)
-        return lk__fail(
-            context, LK_EINVAL,
-            "timeout_ms and stall_ms must be above 0, and join_ms must not be negative: there is no unlimited wait");
+        return lk__fail(context, LK_EINVAL,
+                        "timeout_ms and stall_ms must be above 0, and join_ms must not be negative: unlimited waits "
+                        "are not supported");
     if ((status = lk__identity_find(context, config, &identity)) < 0) return status;
     if (identity.world > LK__REDUCE_MOST)
         return lk__fail(context, LK_EUNSUPPORTED, "a world of %d ranks is too large: the maximum is %d", identity.world,
@@ -284,7 +284,8 @@ uint64_t    lk__comm_sent(const lk_comm *c) { return c->backend->sent(c); }
 
 static lk_status draw_secret(lk_context *context, uint64_t *secret)
 {
-    if (!lk__entropy(secret, sizeof *secret)) return lk__fail(context, LK_EIO, "the system provides no random numbers");
+    if (!lk__entropy(secret, sizeof *secret))
+        return lk__fail(context, LK_EIO, "cannot get random numbers from the system");
     return LK_OK;
 }
 
@@ -356,8 +357,9 @@ static lk_status allocate_symmetric(lk_site site, lk_comm *c, lk__device *device
     *memory = NULL;
     lk_status status = all ? draw_secret(c->context, &mine.secret) : LK_ENOMEM;
     if (status >= 0 && bytes > SIZE_MAX / 4 / (size_t)c->size)
-        status = lk__fail(c->context, LK_EINVAL,
-                          "%zu bytes of symmetric memory for each of %d ranks are too many to address", bytes, c->size);
+        status =
+            lk__fail(c->context, LK_EINVAL,
+                     "%zu bytes of symmetric memory on each of %d ranks is more than can be addressed", bytes, c->size);
     if (status >= 0) status = gather_members(c, LK__ALLOC, bytes, site, &mine, all);
     if (bytes == 0) bytes = 1;
     if (status >= 0 && device) status = c->backend->allocate_device(c, device, all[0].secret, bytes, memory);

@@ -49,7 +49,7 @@ typedef struct lk__comm_member {
 
 struct lk__rendezvous_identity; /* rendezvous/identity.h */
 
-/* Which ranks a transport connects: one, those of a host, or any. */
+/* Which ranks a transport connects: one, the ranks of a host, or any. */
 typedef enum lk__comm_scope { LK__SCOPE_RANK, LK__SCOPE_HOST, LK__SCOPE_ANY } lk__comm_scope;
 
 /* A transport: transports.h lists them. A function that fails has raised the group's failure, or set the context's
@@ -59,7 +59,7 @@ typedef struct lk__comm_backend {
     lk__comm_scope scope;
     bool           alone;        /* may carry a world of one rank; otherwise self does */
     bool           maps_devices; /* of one over shared memory: a rank's peers may map its device's memory */
-    /* Of a network transport: over several hosts the available one with the highest number is chosen; 0: only by its
+    /* For a network transport: over several hosts, the available one with the highest number is chosen; 0: only by its
      * name. */
     int preference;
     /* Whether it can run in this process with that identity; NULL: always. */
@@ -125,9 +125,9 @@ struct lk_comm {
     int64_t                          join_ms;    /* until all ranks have joined */
     int64_t                          connect_ms; /* until all connections are made after that */
     struct lk__comm_flight_recorder *recorder;   /* NULL: none, as in the groups that a mixed one holds */
-    /* gets the numbers of collectives: `recorder`, or that of the mixed group for which this one runs them */
+    /* gets the numbers of collectives: `recorder`, or the recorder of the mixed group for which this one runs them */
     struct lk__comm_flight_recorder *numbered;
-    /* Of a group that carries transfers for another, `outer`: LK_END when its rank `peer` has entered a collective of
+    /* For a group that carries transfers for another, `outer`: LK_END when its rank `peer` has entered a collective of
      * the outer group which this rank has not entered; with the transfer that then can never complete, raises the
      * failure. */
     lk_comm *outer;
@@ -156,7 +156,7 @@ void      lk__comm_drop(lk_comm *comm); /* frees what lk__comm_make made, not th
 
 /* Records the group's failure on this rank unless it has one already, and returns the recorded status. */
 lk_status lk__comm_record_failure(lk_comm *comm, lk_status status, const char *text, lk__comm_cause cause);
-/* Records the members' ranks in the world: those of `like` at ranks[0 … comm->size); NULL: the same. */
+/* Records the members' ranks in the world: the ranks of `like` at ranks[0 … comm->size); NULL: the same. */
 lk_status lk__comm_set_world(lk_comm *comm, const lk_comm *like, const int *ranks);
 /* "rank 5, data 1 tensor 1": a member, with its coordinates where the group is one of a mesh of several axes. */
 enum { LK__MEMBER_TEXT = 128 };
@@ -180,7 +180,7 @@ lk_status lk__work_submit(lk_comm *comm, const lk__comm_call *operation, lk_work
 lk_work  *lk__work_next_transfer(lk_comm *comm,
                                  lk_work *inside); /* a send or receive that is next in the queue, else NULL */
 void      lk__work_finish(lk_work *work, lk_status status);
-/* Appends all of them to the list, which is not empty; whether there were any. */
+/* Appends all of them to the list, which is not empty; returns whether there were any. */
 bool lk__works_take_next(lk_comm *comm, lk_work **in_progress);
 /* Finishes the transfers that are complete and removes them from the list; with a failure, all. */
 void lk__works_finish_complete(lk_work **in_progress, lk_status status);

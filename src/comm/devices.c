@@ -57,8 +57,8 @@ lk_status lk__comm_devices_check(lk_context *context, const lk__comm_device *dev
         int other = find_earlier(devices, i);
         if (other < 0 || (devices[other].may_share && devices[i].may_share)) continue;
         return lk__fail(context, LK_EINVAL,
-                        "ranks %d and %d use the same GPU, %s: start at most one rank for each GPU, or let ranks share "
-                        "one with --share-device (for tests and small models)",
+                        "ranks %d and %d use the same GPU, %s: start at most one rank per GPU, or let ranks share one "
+                        "with --share-device (for tests and small models)",
                         other, i, lk__device_uuid_text(devices[i].uuid, text));
     }
     advise_sharing(context, devices, count, rank);

@@ -18,7 +18,7 @@ bool lk__comm_maps_device(const lk_context *context);
 
 /* Once the devices of all ranks are known; it needs no messages, so all ranks get the same result. LK_EINVAL: two
  * ranks use the same GPU, and one of them was not allowed to share it. Where the kernels of ranks that share one
- * take turns, the first of them logs a line with what can be done about it. rank: the own one. */
+ * take turns, the first of them logs a line with what can be done about it. rank: of this process. */
 lk_status lk__comm_devices_check(lk_context *context, const lk__comm_device *devices, int count, int rank);
 
 #endif

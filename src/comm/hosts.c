@@ -7,7 +7,7 @@
 
 int lk__comm_hosts(const lk_comm *c, const char **why)
 {
-    if (why) *why = "share no memory";
+    if (why) *why = "do not share memory";
     return c->backend->hosts ? c->backend->hosts(c, why) : 0;
 }
 
@@ -42,7 +42,8 @@ lk_status lk__comm_reduce_scatter_host_at(lk_site site, lk_comm *c, const void *
     if (hosts == 0) return refuse_call(c, &o, why);
     if (!lk__tree_nests(c->size, hosts))
         return refuse_call(c, &o,
-                           "of a host do not form a subtree of the order of sums: their number must be a power of two");
+                           "cannot be summed host by host in the reproducible order: each host must have the same "
+                           "number of ranks, a power of two");
     return lk__work_submit(c, &o, work);
 }
 

@@ -37,7 +37,7 @@ lk_status lk_comm_run_at(lk_site site, lk_comm *c, const char *name, const void 
     while (f < lk__collectives + LK__SEND && !(is_listed(f) && strcmp(f->name, name) == 0)) f++;
     if (work) *work = NULL;
     if (f == lk__collectives + LK__SEND)
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: there is no collective '%.40s' that can be called by name",
+        return lk__fail(c->context, LK_EINVAL, "%s:%d: '%.40s' is not a collective that can be called by name",
                         site.file, site.line, name);
     lk__comm_call o = {.kind = (lk__comm_kind)(f - lk__collectives),
                        .type = type,

@@ -6,8 +6,8 @@
 #include <lockstep/comm.h>
 
 /* How many memory nodes the ranks of this host run on, and which of them `rank` does: from 0, in the order of their
- * first ranks. Ranks are those of this host, numbered from 0 here and below. One, where they have no memory in common.
- * Each rank runs on the node that has most of its cores; with LOCKSTEP_MEMORY_NODES as that says. */
+ * first ranks. Ranks are those of this host, numbered from 0 here and below. One node, where they have no memory in
+ * common. Each rank runs on the node that has most of its cores, unless LOCKSTEP_MEMORY_NODES says otherwise. */
 int lk__comm_nodes(const lk_comm *comm);
 int lk__comm_node(const lk_comm *comm, int rank);
 
@@ -17,9 +17,9 @@ typedef struct lk__comm_node_range {
     int    rank;
 } lk__comm_node_range;
 
-/* lk_comm_alloc, with these ranges on the nodes of these ranks as far as the kernel allows, a page where its first byte
- * is; what lk_comm_alloc gives is on the node of the rank whose part it is. Only rank 0's list counts, of every
- * host. */
+/* Like lk_comm_alloc, but with these ranges on the nodes of these ranks as far as the kernel allows; a page is where
+ * its first byte belongs. Memory from lk_comm_alloc itself is on the node of the rank whose part it is. On every host,
+ * only rank 0's list counts. */
 lk_status lk__comm_alloc_on_nodes(lk_comm *comm, size_t bytes, const lk__comm_node_range *ranges, size_t count,
                                   void **memory);
 

@@ -80,11 +80,10 @@ static lk_status parse_axis(lk_context *c, const char *part, const char *end, lk
     axis->axis = 1u << index;
     copy_part(equals + 1, end, extent, sizeof extent);
     if (!parse_extent(extent, &axis->extent))
-        return lk__fail(
-            c, LK_EINVAL,
-            "the extent of the mesh's %s axis is '%s': expected a number of ranks of at least 1, as in %s=2", name,
-            lk__shown(extent, shown), name);
-    if (axis->extent > INT_MAX / g->size) return lk__fail(c, LK_EINVAL, "the mesh has more ranks than can be numbered");
+        return lk__fail(c, LK_EINVAL,
+                        "the extent of the mesh's %s axis is '%s': expected the number of ranks, 1 or more, as in %s=2",
+                        name, lk__shown(extent, shown), name);
+    if (axis->extent > INT_MAX / g->size) return lk__fail(c, LK_EINVAL, "the mesh has too many ranks");
     g->size *= axis->extent;
     g->count++;
     return LK_OK;
@@ -203,7 +202,7 @@ lk_status lk_mesh_create(lk_context *c, const lk_mesh_config *given, lk_mesh **m
     lk_mesh_config config = LK_MESH_CONFIG_INIT;
     lk__mesh_grid  grid;
     char           text[LK__MESH_TEXT];
-    if (!mesh) return lk__fail(c, LK_EINVAL, "lk_mesh_create: the pointer for the mesh is NULL");
+    if (!mesh) return lk__fail(c, LK_EINVAL, "lk_mesh_create: the mesh pointer is NULL");
     *mesh = NULL;
     lk_status status = LK__CONFIG_READ(c, lk_mesh_config, given, &config);
     if (status < 0) return status;
@@ -274,7 +273,8 @@ static lk_status make_slot(lk_mesh *m, unsigned axes, int *slot)
     if ((*slot = find_slot(m, axes)) >= 0) return LK_OK;
     while (free < FACTORED && m->factored[free]) free++;
     if (free == FACTORED)
-        return lk__fail(m->context, LK_EUNSUPPORTED, "the mesh %s has more than %d factored groups", m->text, FACTORED);
+        return lk__fail(m->context, LK_EUNSUPPORTED, "the mesh %s has more than %d groups along combined axes", m->text,
+                        FACTORED);
     m->factored[free] = axes;
     *slot = SETS + free;
     return LK_OK;
@@ -291,10 +291,10 @@ static lk_status compare_lists(lk_site site, lk_mesh *m, const unsigned *axes, i
     lk_status status = lk_comm_all_gather_at(site, m->comm, &mine, all, 1, LK_I64, NULL);
     for (int i = 0; i < m->grid.size && status >= 0; i++)
         if (all[i] != all[0])
-            status = lk__fail(
-                m->context, LK_EMISMATCH,
-                "%s:%d: rank %d has a different mesh than rank 0, or creates different groups; here the mesh is %s",
-                site.file ? site.file : "?", site.line, i, m->text);
+            status = lk__fail(m->context, LK_EMISMATCH,
+                              "%s:%d: rank %d does not have the same mesh as rank 0, or creates different groups; on "
+                              "this rank the mesh is %s",
+                              site.file ? site.file : "?", site.line, i, m->text);
     lk__free(m->context, LK_MEMORY_OTHER, all, bytes);
     return status;
 }
@@ -325,7 +325,8 @@ lk_status lk_mesh_create_groups_at(lk_site site, lk_mesh *m, const unsigned *axe
 {
     lk_status status = LK_OK;
     bool      compared = false;
-    if (!m->comm) return lk__fail(m->context, LK_EINVAL, "the mesh %s has no communicator: groups need one", m->text);
+    if (!m->comm)
+        return lk__fail(m->context, LK_EINVAL, "the mesh %s has no communicator, which groups require", m->text);
     for (int i = 0; i < count && status >= 0; i++) {
         unsigned set = effective_axes(m, axes[i]);
         int      slot;

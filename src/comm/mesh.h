@@ -33,10 +33,10 @@ const char *lk__mesh_format(const lk__mesh_grid *grid, char text[LK__MESH_TEXT])
 
 /* "data, shard and tensor" */
 const char *lk__mesh_list_axes(unsigned axes, char text[LK__MESH_TEXT]);
-/* Of these axes, those along which there are several ranks. */
+/* Of these axes, the ones along which there are several ranks. */
 unsigned lk__mesh_used_axes(const lk__mesh_grid *grid, unsigned axes);
 
-/* As the public calls with these names; rank and coordinate are valid, and the set may be a factored axis. */
+/* Like the public calls with these names; rank and coordinate are valid, and the set may be a factored axis. */
 int lk__mesh_extent(const lk__mesh_grid *grid, unsigned axes);
 int lk__mesh_coordinate(const lk__mesh_grid *grid, unsigned axes, int rank);
 int lk__mesh_member(const lk__mesh_grid *grid, unsigned axes, int rank, int coordinate);
@@ -44,7 +44,7 @@ int lk__mesh_member(const lk__mesh_grid *grid, unsigned axes, int rank, int coor
 /* A mesh with the ranks of comm, which agrees with the grid in size and rank; comm NULL: without groups. */
 lk_status            lk__mesh_over(lk_context *context, const lk__mesh_grid *grid, lk_comm *comm, lk_mesh **mesh);
 const lk__mesh_grid *lk__mesh_grid_of(const lk_mesh *mesh);
-/* As lk_mesh_group; NULL: there is none, which is no failure. */
+/* Like lk_mesh_group; NULL: there is none, which is not a failure. */
 lk_comm *lk__mesh_find_group(const lk_mesh *mesh, unsigned axes);
 lk_comm *lk__mesh_group_at(const lk_mesh *mesh, int index); /* of LK__MESH_GROUPS; NULL: not created */
 

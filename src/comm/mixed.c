@@ -1,4 +1,4 @@
-/* mixed.c - ranks on several hosts: those of one host share memory, and the hosts are connected by a network. A mixed
+/* mixed.c - ranks on several hosts: ranks of one host share memory, and the hosts are connected by a network. A mixed
  * group consists of further groups:
  *
  *   flat     all ranks, over the network: for small calls, and those that the layers do not support; compares all
@@ -57,8 +57,9 @@ static lk_status raise_group_failure(lk_comm *c, lk_comm *group)
         lk__comm_report report;
         int             step = group == m->groups[LK__LOCAL] ? 1 : m->each,
             first = group == m->groups[LK__LOCAL] ? c->rank - m->local_rank : m->local_rank;
-        snprintf(report.text, sizeof report.text, "among ranks %d, %d … of %d, which are numbered from 0 here: %.8000s",
-                 first, first + step, c->size, group->text);
+        snprintf(report.text, sizeof report.text,
+                 "among ranks %d, %d … of %d, which are numbered from 0 below: %.8000s", first, first + step, c->size,
+                 group->text);
         (void)lk__net_raise_because(net, (lk_status)status, report.text, group->cause);
     }
     return raise_in_all(c, (lk_status)atomic_load(&flat->failed), flat->text, flat->cause);
@@ -168,9 +169,9 @@ static int hosts(const lk_comm *c, const char **why)
     const lk__comm_mixed *m = c->state;
     if (m->regular || (m->hosts == 1 && m->each > 1)) return m->hosts;
     if (why)
-        *why = m->hosts == c->size ? "are each alone on their host"
+        *why = m->hosts == c->size ? "are each on a different host"
                : m->ordered        ? "are on hosts with different numbers of ranks"
-                                   : "are not numbered host by host";
+                                   : "are not numbered consecutively on each host";
     return 0;
 }
 

@@ -26,7 +26,7 @@ lk_status lk__mixed_run(const lk__comm_mixed *mixed, int group, const lk__comm_c
 
 lk_status lk__mixed_failure(lk_comm *comm); /* of one of the groups, which is raised in all of them */
 
-/* mixed_layers.c. After all ranks have entered; a failure is that of one of the groups, or of this rank alone. */
+/* mixed_layers.c. After all ranks have entered; a failure comes from one of the groups, or from this rank alone. */
 bool      lk__mixed_fits_layers(const lk__comm_mixed *mixed, const lk__comm_call *operation);
 lk_status lk__mixed_layered(lk_comm *comm, const lk__comm_call *operation);
 

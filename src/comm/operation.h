@@ -18,8 +18,9 @@ typedef struct lk__comm_call {
     int           root; /* or the other rank of a send or receive */
     int           tag;
     size_t        count, bytes;
-    /* Above 1, of an all_gather or reduce_scatter that is not in place: what is gathered or scattered has so many rows,
-     * in each of which the ranks' parts follow each other. A part is its rows, contiguous; they divide `count`. */
+    /* Above 1, for an all_gather or reduce_scatter that is not in place: what is gathered or scattered has this many
+     * rows, in each of which the ranks' parts follow each other. A part is its rows, contiguous; they divide
+     * `count`. */
     size_t      rows;
     const void *send;
     void       *recv;
@@ -78,8 +79,8 @@ static inline bool lk__call_gathers(const lk__comm_call *o)
     return lk__call_facts(o)->receives_parts && !lk__call_facts(o)->counts;
 }
 
-/* Where in the send buffer of `rank` its part for `to` begins, and where in a receive buffer that of `from` does;
- * `size` is an element's. */
+/* Where the part of `rank` for `to` begins in its send buffer, and where the part of `from` begins in a receive buffer;
+ * `size` is the size of an element. */
 static inline const char *lk__call_send_part(const lk__comm_call *o, int rank, int to, size_t size)
 {
     size_t at = lk__call_send_pattern(o, rank) != LK__SEND_PARTS ? 0

@@ -25,7 +25,7 @@ static lk_status collective(lk_comm *c, const lk__comm_call *o)
 /* There is no other rank; collective.c has refused the call already. */
 static void transfer(lk_comm *c, lk_work *first)
 {
-    lk__work_finish(first, lk__fail(c->context, LK_EINVAL, "a group of one has no rank to send to"));
+    lk__work_finish(first, lk__fail(c->context, LK_EINVAL, "a group of one rank has no other rank to send to"));
 }
 
 typedef struct piece {

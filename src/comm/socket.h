@@ -6,7 +6,7 @@
 
 #include <poll.h>
 
-/* As poll; continues after a signal. */
+/* Like poll; continues after a signal. */
 int lk__poll_until(struct pollfd *polls, nfds_t count, double end);
 
 /* All `bytes`. False: closed, failed or late, with errno set. */
@@ -24,13 +24,13 @@ void lk__socket_probe(int fd, bool on);
 /* Bytes sent over a TCP connection, and its end, that the other host's system has not confirmed; 0 also once the
  * connection has failed. */
 size_t lk__socket_unconfirmed(int fd);
-/* Whether an error of a connection says that its other host does not answer. */
+/* Whether a connection's error says that the other host does not answer. */
 bool lk__error_is_cut_off(int error);
 
 /* Whether a Unix socket's peer is a process of this user or of root. pid 0: unknown. */
 bool lk__peer_is_own_user(int fd, long *pid);
 
-/* The text of a system error; where descriptors ran out, with what to do. */
+/* The text of a system error; if descriptors ran out, it also says what to do. */
 typedef struct lk__comm_reason {
     char text[128];
 } lk__comm_reason;

@@ -163,23 +163,22 @@ lk_status lk_spawn(int ranks, int (*function)(int rank, void *user), void *user,
     if (!result) result = &own;
     *result = (lk_spawn_result){.rank = -1, .exit_code = -1};
     if (ranks < 1 || ranks > MOST)
-        return fail_spawn(result, LK_EINVAL, "%d ranks cannot be started: expected 1 to %d", ranks, MOST);
+        return fail_spawn(result, LK_EINVAL, "cannot start %d ranks: expected 1 to %d", ranks, MOST);
     if (cuda_started())
         return fail_spawn(result, LK_EINVAL,
-                          "CUDA has been started in this process, and a forked rank could not use it: call lk_spawn "
-                          "before the first lk_context_create with a device other than \"cpu\"");
+                          "CUDA is already initialised in this process, and a forked rank could not use it: call "
+                          "lk_spawn before the first lk_context_create with a device other than \"cpu\"");
     int threads = threads_here();
     if (threads > 1)
-        return fail_spawn(
-            result, LK_EINVAL,
-            "this process has %d threads, and a forked rank would have one: call lk_spawn before anything "
-            "starts threads",
-            threads);
+        return fail_spawn(result, LK_EINVAL,
+                          "this process has %d threads, of which a forked rank would have only one: call lk_spawn "
+                          "before anything starts threads",
+                          threads);
     /* In a nested job the name begins with the outer job's, so that its launcher finds these processes too. */
     char        inner[33];
     const char *outer = lk__environment(NULL, LK__ENV_LOCKSTEP_JOB);
     if (!lk__entropy_hex(inner, 16) || !lk__entropy_hex(j.token, 16))
-        return fail_spawn(result, LK_EIO, "the system provides no random numbers");
+        return fail_spawn(result, LK_EIO, "cannot get random numbers from the system");
     snprintf(j.name, sizeof j.name, "%.64s%s%s", outer ? outer : "", outer ? "." : "", inner);
     pid_t *pids = calloc((size_t)ranks, sizeof *pids);
     if (!pids) return fail_spawn(result, LK_ENOMEM, "no memory");

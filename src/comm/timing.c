@@ -1,5 +1,5 @@
-/* timing.c - the speed of collectives that are queued on the ranks' GPUs, and whether their results equal those of
- * blocking calls. */
+/* timing.c - the speed of collectives that are queued on the ranks' GPUs, and whether their results equal the results
+ * of blocking calls. */
 #include "base/config.h"
 #include "comm/comm.h"
 
@@ -175,11 +175,12 @@ static lk_status describe_call(timing *x, const char *name)
     int                         ranks = lk_comm_size(x->comm), rank = lk_comm_rank(x->comm);
     while (f < lk__collectives + LK__SEND && strcmp(f->name, name) != 0) f++;
     if (f == lk__collectives + LK__SEND || f->counts || f->senders == LK__RANKS_NONE)
-        return lk__fail(context, LK_EINVAL, "there is no collective '%.40s' that can be timed", name);
+        return lk__fail(context, LK_EINVAL, "'%.40s' is not a collective that can be timed", name);
     bool   parts = f->sends_parts || f->receives_parts;
     size_t count = x->t.bytes / 4 / (parts ? (size_t)ranks : 1), part = (size_t)rank * count * 4;
     if (count == 0)
-        return lk__fail(context, LK_EINVAL, "%zu bytes are too few: every rank needs at least one element", x->t.bytes);
+        return lk__fail(context, LK_EINVAL, "a size of %zu bytes is too small: every rank needs at least one element",
+                        x->t.bytes);
     x->call = (lk__comm_call){.kind = (lk__comm_kind)(f - lk__collectives), .type = LK_F32, .count = count};
     x->call.site = LK_HERE;
     x->send_at = x->t.in_place && f->in_place == LK__PLACE_IN_RECV ? part : 0;
@@ -187,7 +188,7 @@ static lk_status describe_call(timing *x, const char *name)
     if (!lk__comm_abilities_for(x->comm, x->device).queues)
         return lk__fail(
             context, LK_EUNSUPPORTED,
-            "%s: the ranks exchange by backend %s, through the host's memory, and cannot queue calls on the device %s",
+            "%s: the ranks communicate through host memory with backend %s, which cannot queue calls on the device %s",
             f->name, lk_comm_backend(x->comm), x->device->backend->name);
     return LK_OK;
 }

@@ -15,7 +15,8 @@ struct lk__rendezvous_identity;
 
 const lk__comm_backend *lk__transport_at(size_t index);       /* NULL past the last */
 const lk__comm_backend *lk__transport_find(const char *name); /* NULL: there is none */
-/* The network transport of groups over several hosts: of those that can run here, the one with most preference. */
+/* The network transport of groups over several hosts: of those that can run here, the one with the highest
+ * preference. */
 const lk__comm_backend *lk__transport_of_network(lk_context *context, const struct lk__rendezvous_identity *identity);
 /* Whether the ranks get the job's token through the transport; otherwise they must have it before they connect. */
 bool lk__transport_makes_token(lk_context *context, const lk__comm_backend *backend,

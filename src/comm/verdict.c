@@ -80,7 +80,7 @@ static void append_state(const lk__comm_rank_view *v, lk__comm_report *report)
     if (v->busy[0]) append(report, "busy with %s; ", v->busy);
     if (v->elsewhere) append(report, "waits in another group; ");
     if (v->entered == 0) {
-        append(report, "%soutside any operation; it has not started any", was);
+        append(report, "%soutside any operation; it has not started one", was);
         return;
     }
     describe_record(v, v->entered, text, sizeof text);
@@ -95,7 +95,7 @@ static void append_state(const lk__comm_rank_view *v, lk__comm_report *report)
     }
     append(report, "%sin %s for %.1f s", was, text, v->since);
     if (v->entered == 1) {
-        append(report, "; it has not finished any");
+        append(report, "; it has not finished any operation");
         return;
     }
     describe_record(v, v->entered - 1, text, sizeof text);

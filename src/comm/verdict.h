@@ -52,8 +52,8 @@ typedef struct lk__comm_rank_view {
     bool            only_arrived; /* the last message from it was its arrival at its latest operation */
 } lk__comm_rank_view;
 
-/* How long a deadline is put off where all missing ranks wait in other groups: those began to wait at another time, and
- * the failure that they report names the cause. */
+/* How long a deadline is postponed where all missing ranks wait in other groups: those began to wait at another time,
+ * and the failure that they report names the cause. */
 int64_t lk__verdict_put_off_ms(const lk_comm *comm);
 
 typedef struct lk__comm_table {

@@ -29,7 +29,7 @@ typedef struct lk__batch_maker {
     lk__data_transform transform;
 } lk__batch_maker;
 
-/* Of a valid config. */
+/* From a valid config. */
 int      lk__batch_fields(const lk_loader_config *config);
 lk_field lk__batch_field_of(const lk_loader_config *config, int i);
 size_t   lk__batch_scratch(const lk_loader_config *config); /* bytes of a worker's scratch, a multiple of LK__ALIGN */
@@ -49,7 +49,7 @@ typedef struct lk__batch_row {
 
 /* Reads the sample and writes its row of every field. */
 lk_status lk__batch_put(const lk__batch_maker *maker, const lk__batch_row *row);
-/* Fetches the beginning of a sample in memory, which will be put soon: shuffled samples are in no order that hardware
+/* Prefetches the beginning of a sample in memory that will be put soon: shuffled samples are in no order that hardware
  * detects. */
 static inline void lk__batch_prefetch(const lk__batch_maker *m, int64_t index)
 {

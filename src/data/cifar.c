@@ -14,8 +14,8 @@ static lk_status report_truncated(lk_context *context, const char *name, uint64_
 {
     uint64_t records = size / LK__CIFAR_RECORD;
     return lk__fail(context, LK_EFORMAT,
-                    "%s is truncated or in a different format: record %llu, at byte %llu, has %d bytes of %d", name,
-                    (unsigned long long)records, (unsigned long long)records * LK__CIFAR_RECORD,
+                    "%s is truncated or in a different format: record %llu, at byte %llu, has only %d of %d bytes",
+                    name, (unsigned long long)records, (unsigned long long)records * LK__CIFAR_RECORD,
                     (int)(size % LK__CIFAR_RECORD), LK__CIFAR_RECORD);
 }
 
@@ -29,8 +29,8 @@ lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned 
         unsigned label = bytes[i * LK__CIFAR_RECORD];
         if (label >= CLASSES)
             return lk__fail(context, LK_EFORMAT,
-                            "%s: record %lld, at byte %lld, has label %u: CIFAR-10's are 0 to 9. The file is damaged "
-                            "or in a different format",
+                            "%s: record %lld, at byte %lld, has label %u: CIFAR-10 labels are 0 to 9. The file is "
+                            "damaged or in a different format",
                             name, (long long)i, (long long)i * LK__CIFAR_RECORD, label);
     }
     if (size % LK__CIFAR_RECORD != 0) return report_truncated(context, name, size);
@@ -70,8 +70,8 @@ static lk_status report_missing(lk_context *context, const char *directory, bool
     bool        foreign = lk__path(path, "%s/cifar-10-batches-py", directory) && lk__path_exists(path);
     const char *python = foreign ? " (cifar-10-batches-py is the Python version; expected the binary one)" : "";
     return lk__fail(context, LK_ENOENT,
-                    "no CIFAR-10 in %s: searched it and its cifar-10-batches-bin for %s; %s is missing%s. Get it with: "
-                    "lockstep data get cifar10",
+                    "CIFAR-10 not found in %s or its cifar-10-batches-bin: searched for %s; %s is missing%s. Get it "
+                    "with: lockstep data get cifar10",
                     directory, train ? "data_batch_1.bin to data_batch_5.bin" : "test_batch.bin", missing, python);
 }
 
@@ -92,7 +92,7 @@ static lk_status check_file(lk_context *context, const char *path, const lk__dat
 {
     if (stream->gzip) return lk__fail(context, LK_EFORMAT, "%s is compressed with gzip: decompress it first", path);
     if (stream->size < LK__CIFAR_RECORD)
-        return lk__fail(context, LK_EFORMAT, "%s is %s: it has %llu bytes, but a record of CIFAR-10 has %d", path,
+        return lk__fail(context, LK_EFORMAT, "%s is %s: it has %llu bytes, but a CIFAR-10 record has %d", path,
                         stream->size ? "truncated" : "empty", (unsigned long long)stream->size, LK__CIFAR_RECORD);
     if (whole && stream->size % LK__CIFAR_RECORD != 0) return report_truncated(context, path, stream->size);
     return LK_OK;
@@ -139,7 +139,7 @@ static lk_status read_files(lk_context *context, cifar_files *f, lk_dataset *d)
         if (status == LK_OK) status = lk__cifar_check(context, f->paths[i], bytes, got, &records);
         if (status < 0) return status;
         if (got != f->streams[i].size)
-            return lk__fail(context, LK_EFORMAT, "%s was truncated while it was read", f->paths[i]);
+            return lk__fail(context, LK_EFORMAT, "%s was truncated while being read", f->paths[i]);
         bytes += got;
     }
     bytes = d->owned[0];

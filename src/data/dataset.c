@@ -22,34 +22,33 @@ const char *lk_field_class_name(const lk_field *field, int64_t label)
 static lk_status check_field(lk_context *context, const char *name, int64_t count, const lk_field *f)
 {
     int64_t elements = 1, total;
-    if (!f->name || !*f->name) return lk__fail(context, LK_EINVAL, "a data set (%s) has a field without a name", name);
+    if (!f->name || !*f->name) return lk__fail(context, LK_EINVAL, "data set %s: a field has no name", name);
     if (f->rank < 0 || f->rank >= LK_MAX_RANK) /* a batch has one axis more */
-        return lk__fail(context, LK_EINVAL,
-                        "a data set (%s) whose %s has rank %d is invalid: a sample has 0 to %d axes", name, f->name,
+        return lk__fail(context, LK_EINVAL, "data set %s: the field %s has rank %d; expected 0 to %d", name, f->name,
                         f->rank, LK_MAX_RANK - 1);
     if (f->dtype != LK_U8 && f->dtype != LK_F32 && f->dtype != LK_I32 && f->dtype != LK_I64)
-        return lk__fail(context, LK_EINVAL, "a data set (%s) whose %s is %s is invalid: expected u8, i32, i64 or f32",
-                        name, f->name, lk_dtype_name(f->dtype));
+        return lk__fail(context, LK_EINVAL, "data set %s: the field %s is %s; expected u8, i32, i64 or f32", name,
+                        f->name, lk_dtype_name(f->dtype));
     if (f->classes < 0 || (f->classes && f->dtype != LK_I32))
         return lk__fail(context, LK_EINVAL,
-                        "a data set (%s) of %d classes in %s %s is invalid: class numbers are i32, and 0 classes means "
-                        "arbitrary numbers",
+                        "data set %s: %d classes in the field %s of type %s are invalid: class numbers must be i32, "
+                        "and 0 classes means arbitrary numbers",
                         name, f->classes, f->name, lk_dtype_name(f->dtype));
     if (f->column_names && f->rank > 1)
         return lk__fail(context, LK_EINVAL,
-                        "a data set (%s) whose %s has column names and %d axes is invalid: expected at most 1", name,
+                        "data set %s: the field %s has column names and %d axes; expected at most 1 axis", name,
                         f->name, f->rank);
     for (int i = 0; i < f->rank; i++)
         if (f->dims[i] < 1)
             return lk__fail(context, LK_EINVAL,
-                            "a data set (%s) whose %s has an axis (%d) of length %lld is invalid: expected at least 1",
-                            name, f->name, i, (long long)f->dims[i]);
+                            "data set %s: the field %s has an axis (%d) of length %lld; expected at least 1", name,
+                            f->name, i, (long long)f->dims[i]);
     for (int i = 0; i < f->rank; i++)
         if (__builtin_mul_overflow(elements, f->dims[i], &elements)) elements = INT64_MAX;
     /* × 8: a batch may hold doubles */
     if (elements == INT64_MAX || __builtin_mul_overflow(elements, count, &total) ||
         __builtin_mul_overflow(total, (int64_t)8, &total))
-        return lk__fail(context, LK_EINVAL, "the data set (%s) is too large to address", name);
+        return lk__fail(context, LK_EINVAL, "data set %s: too large to address", name);
     return LK_OK;
 }
 
@@ -57,16 +56,16 @@ static lk_status check_fields(lk_context *context, const char *name, int64_t cou
 {
     lk_status status = LK_OK;
     if (count < 1)
-        return lk__fail(context, LK_EINVAL, "a data set (%s) of %lld samples is invalid: expected at least 1", name,
+        return lk__fail(context, LK_EINVAL, "data set %s: it has %lld samples; expected at least 1", name,
                         (long long)count);
     if (n < 1 || n > LK_MAX_FIELDS || !fields)
-        return lk__fail(context, LK_EINVAL, "a data set (%s) of %d fields is invalid: a sample has 1 to %d", name, n,
+        return lk__fail(context, LK_EINVAL, "data set %s: a sample has %d fields; expected 1 to %d", name, n,
                         LK_MAX_FIELDS);
     for (int i = 0; i < n && status >= 0; i++) {
         status = check_field(context, name, count, &fields[i]);
         for (int k = 0; k < i && status >= 0; k++)
             if (strcmp(fields[i].name, fields[k].name) == 0)
-                status = lk__fail(context, LK_EINVAL, "a data set (%s) has two fields named %s", name, fields[i].name);
+                status = lk__fail(context, LK_EINVAL, "data set %s: two fields are named %s", name, fields[i].name);
     }
     return status;
 }
@@ -180,7 +179,7 @@ lk_status lk__dataset_check(const lk_dataset *d, int64_t index, int field, const
 static lk_status check_arrays(lk_context *context, const lk_dataset_arrays_config *config)
 {
     if (!config->fields || !config->data)
-        return lk__fail(context, LK_EINVAL, "a data set from arrays needs fields, and the data of each");
+        return lk__fail(context, LK_EINVAL, "a data set from arrays needs fields and their data");
     for (int i = 0; i < config->fields_count && config->fields_count <= LK_MAX_FIELDS; i++)
         if (!config->data[i])
             return lk__fail(context, LK_EINVAL, "a data set from arrays needs data for its field %d (%s)", i,
@@ -274,7 +273,7 @@ lk_status lk__dataset_read(const lk_dataset *d, int64_t index, lk__dataset_room 
     if (d->read)
         status = d->read(d, stored, room.fields, room.scratch, message);
     else if (!d->columns[0]) {
-        snprintf(message, LK__DATASET_MESSAGE, "the data set was probed, not opened: its samples cannot be read");
+        snprintf(message, LK__DATASET_MESSAGE, "the data set was only probed, not opened: its samples cannot be read");
         return LK_EINVAL;
     }
     for (int i = 0; i < d->fields_count && status >= 0; i++) {

@@ -42,7 +42,7 @@ struct lk_dataset {
     size_t   kept_bytes;
 
     bool unlabelled; /* samples may be without a label: LK_NO_LABEL */
-    /* samples are read when they are needed; so says a probe, which has no `read` */
+    /* samples are read when they are needed; set also by a probe, which has no `read` */
     bool                streamed;
     bool                computed_order; /* of an epoch, where there are many samples: see data/order.h */
     const lk_text_info *text;           /* part of state; NULL: it is no text */
@@ -59,7 +59,7 @@ typedef struct lk__dataset_about {
 } lk__dataset_about;
 /* Creates a data set of these fields without data; checks the limits common to all kinds. The caller sets the rest. */
 lk_status lk__dataset_make(lk_context *context, const lk__dataset_about *about, lk_dataset **dataset);
-/* The same of one input, "image" if it has three axes and is u8, else "features", and an i32 "label". */
+/* The same with one input, "image" if it has three axes and is u8, else "features", and an i32 "label". */
 typedef struct lk__dataset_labelled {
     const char        *name;
     int64_t            count;
@@ -100,10 +100,10 @@ lk_status lk__dataset_join(lk_dataset *a, lk_dataset *b, lk_dataset **dataset);
 
 /* Checks a loader's config; context may be NULL: then there is no message. */
 lk_status lk__loader_check(lk_context *context, const lk_loader_config *config);
-/* The same for the caller's, which may be of another version: *own is what it means. */
+/* The same for the caller's config, which may be of another version; *own gets what it means. */
 lk_status lk__loader_read(lk_context *context, const lk_loader_config *given, lk_loader_config *own);
 
-/* A loader whose batches are their indices alone: no fields, no workers; for devices that make the rest
+/* A loader whose batches consist only of indices: no fields, no workers; for devices that make the rest
  * (data/gather.h). */
 lk_status lk__loader_create_indices(lk_context *context, const lk_loader_config *config, lk_loader **loader);
 size_t    lk__loader_indices_bytes(const lk_loader_config *config); /* as lk_loader_bytes */
@@ -125,7 +125,7 @@ lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned 
 /* Whether the directory, or its cifar-10-batches-bin, holds all files of the split. */
 bool lk__cifar_exists(const char *directory, lk_split split);
 
-/* lk_dataset_cifar10; probe: names and sizes alone, see lk_dataset_probe. */
+/* lk_dataset_cifar10; probe: only names and sizes, see lk_dataset_probe. */
 lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split split, bool probe, lk_dataset **dataset);
 
 enum { LK__IDX_RANK = 4 };

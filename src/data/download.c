@@ -216,14 +216,14 @@ static lk_status report_failure(transfer *t, int tries)
                         strerror(t->write_error));
     if (t->too_long) {
         unlink(t->part);
-        return lk__fail(d->context, LK_EFORMAT, "%s sends more than the %lld bytes of %s: it is a different file",
+        return lk__fail(d->context, LK_EFORMAT, "%s sent more than the %lld bytes of %s: it is a different file",
                         t->url, (long long)t->file->bytes, t->file->name);
     }
     if (d->set->package) snprintf(package, sizeof package, ", or install the package %s", d->set->package);
     if (t->response >= 400)
-        snprintf(what, sizeof what, "the server returns %ld%s", t->response, t->response == 404 ? " (not found)" : "");
+        snprintf(what, sizeof what, "the server returned %ld%s", t->response, t->response == 404 ? " (not found)" : "");
     else if (t->result == LK__CURL_OK)
-        snprintf(what, sizeof what, "it ends after %lld of %lld bytes", (long long)t->offset,
+        snprintf(what, sizeof what, "the transfer ended after %lld of %lld bytes", (long long)t->offset,
                  (long long)t->file->bytes);
     else
         snprintf(what, sizeof what, "%s", t->error);

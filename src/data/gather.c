@@ -176,7 +176,8 @@ lk_status lk__gather_create(lk__device *device, const lk_loader_config *c, bool 
     *m = (lk__gather_memory){.device = device, .bytes = lk__gather_bytes(c, by_row)};
     lk__gather_describe(c, by_row, &m->gather);
     if (!by_row && !d->columns[0])
-        return lk__fail(device->context, LK_EINVAL, "the data set was probed, not opened: its samples cannot be read");
+        return lk__fail(device->context, LK_EINVAL,
+                        "the data set was only probed, not opened: its samples cannot be read");
     lk_status status = lk__device_alloc(device, LK_MEMORY_DATA, m->bytes, &m->memory);
     char     *part = status >= 0 && !by_row ? lk__alloc(device->context, LK_MEMORY_OTHER, PART) : NULL;
     if (status >= 0 && !by_row && !part) status = LK_ENOMEM;

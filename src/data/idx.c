@@ -209,7 +209,7 @@ lk_status lk__idx_open(lk_context *context, const lk__data_idx_config *config, c
     bool image_found = lk__idx_find(images, image_path), label_found = lk__idx_find(labels, label_path);
     if (!image_found || !label_found) {
         const char *missing = image_found ? labels : images;
-        return lk__fail(context, LK_ENOENT, "%s does not exist, neither plain nor as .gz", missing);
+        return lk__fail(context, LK_ENOENT, "%s does not exist, either plain or as .gz", missing);
     }
     if ((status = lk__stream_open(context, image_path, &image_stream)) < 0) goto fail;
     if ((status = lk__stream_open(context, label_path, &label_stream)) < 0) goto fail;
@@ -251,9 +251,10 @@ lk_status lk_dataset_idx(lk_context *context, const char *images, const char *la
 {
     *dataset = NULL;
     if (classes < 0 || classes > 256)
-        return lk__fail(context, LK_EINVAL,
-                        "an IDX data set of %d classes is invalid: expected 1 to 256, or 0 for the largest label + 1",
-                        classes);
+        return lk__fail(
+            context, LK_EINVAL,
+            "an IDX data set cannot have %d classes: expected 1 to 256, or 0, which means the largest label + 1",
+            classes);
     return lk__idx_open(context, &(lk__data_idx_config){.name = "idx", .classes = classes}, images, labels, dataset);
 }
 

@@ -60,8 +60,7 @@ static lk_status join_fields(const lk_dataset *a, const lk_dataset *b, lk_field 
     }
     if (same) return LK_OK;
     return lk__fail(a->context, LK_EMISMATCH,
-                    "%s: the samples of its test set differ in kind from those of its training set, so they cannot be "
-                    "read together",
+                    "%s: its training and test samples have different fields, so they cannot be read together",
                     a->name);
 }
 

@@ -68,7 +68,7 @@ static void list_known(const lk__labels *l, const char *name, char *out, size_t 
     }
     const char *near = lk__suggest(name, l->names.sorted, (size_t)l->names.count);
     if (near) used += (size_t)snprintf(out, size, " (did you mean '%s'?)", lk__shown(near, shown));
-    used += (size_t)snprintf(out + used, size - used, ": known are ");
+    used += (size_t)snprintf(out + used, size - used, ": expected one of ");
     for (int i = 0; i < l->names.count && i < LISTED && used < size; i++)
         used +=
             (size_t)snprintf(out + used, size - used, "%s'%s'", i ? ", " : "", lk__shown(l->names.sorted[i], shown));
@@ -99,8 +99,8 @@ lk_status lk__labels_drop(const lk__labels *l, const char *file, bool quiet, lk_
     if (l->unknown_count == 0) return LK_OK;
     if (left == 0)
         return lk__fail(l->context, LK_EFORMAT,
-                        "%s: none of its %lld samples has a label of the training data's classes; the first has '%s'",
-                        file, (long long)d->count, l->first);
+                        "%s: none of its %lld samples has a class of the training data; the first label is '%s'", file,
+                        (long long)d->count, l->first);
     if (!quiet)
         lk__log(l->context, LK_LOG_INFO,
                 "%s: %zu of %lld samples have labels that the training data does not have ('%s'%s), and are left out",

@@ -1,6 +1,6 @@
-/* data/labels.h - class numbers of labels where the classes are known before a file is read: those of the samples that
- * a model was trained on (lk_open_options.expected). Labels of other classes are refused by an error that names them,
- * or their samples are left out. */
+/* data/labels.h - class numbers of labels where the classes are known before a file is read: the classes of the samples
+ * that a model was trained on (lk_open_options.expected). Labels of other classes are refused by an error that names
+ * them, or their samples are left out. */
 #ifndef LK__LABELS_H
 #define LK__LABELS_H
 
@@ -24,8 +24,8 @@ const lk_field *lk__expected_field(const lk_open_options *options, const char *n
 lk_status lk__labels_begin(lk_context *context, const lk_field *field, bool skip, lk__labels *labels);
 void      lk__labels_free(lk__labels *labels);
 
-/* The class of a name, or of a number: named like it ("2" for 2), or of classes without names itself. -1: it is not
- * known. */
+/* The class of a name, or of a number: named like it ("2" for 2), or the number itself for classes without names. -1:
+ * it is not known. */
 int32_t lk__labels_find(const lk__labels *labels, const char *name, size_t length);
 int32_t lk__labels_find_number(const lk__labels *labels, double number);
 

@@ -117,26 +117,27 @@ lk_status lk__loader_check(lk_context *context, const lk_loader_config *c)
 {
 #define REFUSE(...) return context ? lk__fail(context, LK_EINVAL, __VA_ARGS__) : LK_EINVAL
     if (!c->dataset) REFUSE("a loader needs a data set");
-    if (c->batch < 1) REFUSE("a batch of %lld samples is invalid: expected at least 1", (long long)c->batch);
+    if (c->batch < 1) REFUSE("the batch size is %lld; expected at least 1", (long long)c->batch);
     if (c->dtype != LK_F32 && c->dtype != LK_F64)
         REFUSE("batches of %s are not supported: expected f32 or f64", lk_dtype_name(c->dtype));
     if (c->workers < 0 || c->workers > LK__MAX_THREADS)
-        REFUSE("a loader with %d workers is invalid: expected 0 to %d", c->workers, LK__MAX_THREADS);
+        REFUSE("the loader's number of workers is %d; expected 0 to %d", c->workers, LK__MAX_THREADS);
     if (c->prefetch < 0 || c->prefetch > 65536)
-        REFUSE("a loader that prefetches %d batches is invalid: expected 0 to 65536", c->prefetch);
+        REFUSE("the loader's number of batches to prefetch is %d; expected 0 to 65536", c->prefetch);
     if (c->prefetch && !c->workers)
         REFUSE("a loader that prefetches %d batches needs at least one worker", c->prefetch);
-    if (c->timeout_ms < 1)
-        REFUSE("a loader's timeout of %lld ms is invalid: expected at least 1", (long long)c->timeout_ms);
+    if (c->timeout_ms < 1) REFUSE("the loader's timeout is %lld ms; expected at least 1 ms", (long long)c->timeout_ms);
     if (c->drop_last && lk_dataset_count(c->dataset) < c->batch)
-        REFUSE("a data set of %lld samples has no full batch of %lld: use a smaller batch, or do not drop the last",
+        REFUSE("a data set of %lld samples has no full batch of %lld: use a smaller batch size, or do not drop the "
+               "last batch",
                (long long)lk_dataset_count(c->dataset), (long long)c->batch);
     if (c->parts < 0 || c->parts > MAX_PARTS)
-        REFUSE("a batch in %d parts is invalid: expected 1 to %d", c->parts, MAX_PARTS);
+        REFUSE("a batch cannot have %d parts: expected 1 to %d", c->parts, MAX_PARTS);
     if (c->parts ? c->first_part < 0 || c->first_part >= c->last_part || c->last_part > c->parts
                  : c->first_part || c->last_part)
-        REFUSE("parts %d to %d (exclusive) of a batch in %d are invalid: expected at least one part within 0 to %d",
-               c->first_part, c->last_part, c->parts, c->parts);
+        REFUSE(
+            "parts %d to %d (exclusive) of a batch of %d parts are invalid: expected at least one part within 0 to %d",
+            c->first_part, c->last_part, c->parts, c->parts);
     size_t all = 0;
     int    slots = 1 + (c->prefetch ? c->prefetch : 2 * c->workers);
     for (int i = 0; i < lk_dataset_fields(c->dataset); i++)
@@ -315,7 +316,7 @@ static lk_status report_timeout(const lk_loader *l, const slot *s)
     int64_t reading = atomic_load_explicit(&s->reading, memory_order_relaxed);
     if (reading >= 0) snprintf(where, sizeof where, "; sample %lld is being read", (long long)reading);
     return lk__fail(l->context, LK_ETIMEOUT,
-                    "epoch %lld, batch at position %lld: the loader's workers have not finished it after %.1f s%s",
+                    "epoch %lld, batch at position %lld: the loader's workers did not finish it within %.1f s%s",
                     (long long)l->epoch, (long long)l->position, (double)l->config.timeout_ms / 1000.0, where);
 }
 

@@ -14,9 +14,9 @@
 typedef enum lk__order_kind { LK__ORDER_SEQUENTIAL, LK__ORDER_LISTED, LK__ORDER_COMPUTED } lk__order_kind;
 
 enum {
-    LK__ORDER_SMALL = 1 << 16,   /* up to so many samples an order is always listed */
-    LK__ORDER_LARGEST = 1 << 28, /* above so many it is always computed: the list would have 2 GiB */
-    LK__ORDER_AHEAD = 1 << 22,   /* up to so many a listed order may be made ahead: it takes a second list */
+    LK__ORDER_SMALL = 1 << 16,   /* up to this many samples, an order is always listed */
+    LK__ORDER_LARGEST = 1 << 28, /* above this many, it is always computed: the list would have 2 GiB */
+    LK__ORDER_AHEAD = 1 << 22,   /* up to this many, a listed order may be made ahead, in a second list */
     LK__ORDER_ROUNDS = 8,
 };
 
@@ -27,11 +27,12 @@ typedef struct lk__data_order {
     int64_t        epoch;   /* of indices or keys; -1 before the first */
     int64_t       *indices; /* listed: count of them; borrowed. NULL otherwise */
     uint64_t       keys[LK__ORDER_ROUNDS];
-    int64_t       *ahead;       /* listed: count indices, of the epoch after that of `indices`; NULL: not made ahead */
-    int64_t        ahead_epoch; /* of ahead; -1: none */
-    int64_t        listed, left; /* of ahead: indices that are in it, and those of them that are not shuffled */
-    lk__random     ahead_random;
-    int            half; /* computed: bits of half of a number below the power of four that is not below count */
+    /* listed: count indices, of the epoch after the epoch of `indices`; NULL: not made ahead */
+    int64_t   *ahead;
+    int64_t    ahead_epoch;  /* of ahead; -1: none */
+    int64_t    listed, left; /* of ahead: how many indices it has, and how many of these are not shuffled yet */
+    lk__random ahead_random;
+    int        half; /* computed: bits of half of a number below the power of four that is not below count */
 } lk__data_order;
 
 /* `computed`: the data set asks for it (many small samples, such as the windows of a text). */

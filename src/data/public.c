@@ -31,7 +31,7 @@ static int cache_place(const lk_context *context, const char *name, bool xdg, ch
 lk_status lk_data_directory(lk_context *context, const char *name, char *path, size_t bytes)
 {
     const char *root = lk__environment_text(context, LK__ENV_LOCKSTEP_DATA);
-    if (bytes == 0) return lk__fail(context, LK_EINVAL, "the buffer for a path has 0 bytes");
+    if (bytes == 0) return lk__fail(context, LK_EINVAL, "the path buffer has 0 bytes");
     int length = root ? snprintf(path, bytes, "%s/%s", root, name) : cache_place(context, name, true, path, bytes);
     if (length < 0 || (size_t)length >= bytes)
         return lk__fail(context, LK_EINVAL, "the path of %s is longer than %zu bytes", name, bytes);

@@ -17,7 +17,7 @@ bool lk__safetensors_size(const lk__safetensors_tensor *tensor, uint64_t *bytes)
 void lk__safetensors_sort(void *array, size_t count, size_t size, int (*compare)(const void *a, const void *b));
 int  lk__safetensors_compare_pairs(const void *a, const void *b);
 
-/* foreign.c: LK_OK if the first bytes of a file may be safetensors; LK_EFORMAT if they are those of a zip or a pickle,
+/* foreign.c: LK_OK if the first bytes of a file may be safetensors; LK_EFORMAT if they begin a zip or a pickle,
  * as PyTorch saves weights: the message says how to convert the file. */
 lk_status lk__safetensors_foreign(lk_context *context, const char *path, const unsigned char *first, size_t bytes);
 

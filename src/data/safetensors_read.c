@@ -47,7 +47,7 @@ static lk_status store_string(header *h, const lk__json *value, const char **out
     lk__safetensors *f = h->file;
     char            *to = f->names + f->names_used;
     size_t           length = lk__json_string(value, to, f->names_bytes - f->names_used);
-    if (strlen(to) != length) return FORMAT_ERROR(h, value->text, "a name or value that contains U+0000");
+    if (strlen(to) != length) return FORMAT_ERROR(h, value->text, "a name or value contains U+0000");
     f->names_used += length + 1;
     *out = to;
     return LK_OK;
@@ -132,8 +132,8 @@ static lk_status read_offsets(header *h, const lk__json *value, lk__safetensors_
                             lk__shown(t->name, name));
     if ((uint64_t)range[1] > data_bytes)
         return FORMAT_ERROR(h, value->text,
-                            "tensor '%s' ends at byte %" PRId64 " of the data, but there are %" PRIu64
-                            ": the file is truncated or damaged",
+                            "tensor '%s' ends at byte %" PRId64 " of the data, but there are only %" PRIu64
+                            " bytes: the file is truncated or damaged",
                             lk__shown(t->name, name), range[1], data_bytes);
     t->offset = (uint64_t)range[0];
     t->bytes = (uint64_t)(range[1] - range[0]);
@@ -227,7 +227,7 @@ static lk_status parse_header(header *h)
     if (h->text[0] != '{')
         return FORMAT_ERROR(h, h->text, "the header does not begin with '{', so this is not a safetensors file");
     if (!lk__json_parse(h->text, h->length, &root, &error))
-        return FORMAT_ERROR(h, h->text + error.offset, "the header is not valid JSON: %s", error.what);
+        return FORMAT_ERROR(h, h->text + error.offset, "the header is invalid JSON: %s", error.what);
 
     f->names_bytes = h->length + 1;
     f->names = lk__alloc(f->context, LK_MEMORY_OTHER, f->names_bytes);
@@ -245,7 +245,7 @@ static lk_status parse_header(header *h)
         if (!lk__json_equals(&key, "__metadata__"))
             status = read_tensor(h, &key, &value, &f->tensors[f->count++], data_bytes);
         else if (metadata++)
-            status = FORMAT_ERROR(h, key.text, "a second __metadata__");
+            status = FORMAT_ERROR(h, key.text, "__metadata__ appears twice");
         else
             status = read_metadata(h, &value);
         if (status < 0) return status;
@@ -287,8 +287,8 @@ static lk_status read_header(lk__safetensors *f, lk__safetensors **out)
     lk_status     status;
     unsigned char first[FIRST];
     if (f->length < 8) {
-        status = lk__fail(context, LK_EFORMAT, "%s: %" PRIu64 " bytes are too few for a safetensors file", f->label,
-                          f->length);
+        status = lk__fail(context, LK_EFORMAT, "%s: a safetensors file cannot be as small as %" PRIu64 " bytes",
+                          f->label, f->length);
         goto done;
     }
     if ((status = read_at(f, 0, first, f->length < FIRST ? (size_t)f->length : FIRST)) < 0 ||

@@ -60,7 +60,8 @@ static lk_status check_config(lk_context *context, const lk_sampler_config *c)
     if (c->count < 0 || c->count > INT64_MAX / 32)
         return lk__fail(context, LK_EINVAL, "the sampler's count is %lld; expected 0 to %lld", (long long)c->count,
                         (long long)(INT64_MAX / 32));
-    if (c->world < 1) return lk__fail(context, LK_EINVAL, "the sampler's world is %d; expected at least 1", c->world);
+    if (c->world < 1)
+        return lk__fail(context, LK_EINVAL, "the sampler's world size is %d; expected at least 1", c->world);
     if (c->rank < 0 || c->rank >= c->world)
         return lk__fail(context, LK_EINVAL, "the sampler's rank is %d; expected 0 to %d", c->rank, c->world - 1);
     return LK_OK;
@@ -97,8 +98,7 @@ lk_status lk_sampler_epoch(lk_sampler *s, int64_t epoch, const int64_t **indices
     *indices = NULL;
     *count = 0;
     if (epoch < 0)
-        return lk__fail(s->context, LK_EINVAL, "a sampler's epoch %lld is invalid: it must be 0 or more",
-                        (long long)epoch);
+        return lk__fail(s->context, LK_EINVAL, "the sampler's epoch is %lld; expected 0 or more", (long long)epoch);
     if (s->epoch != epoch) {
         if (c->compatible && c->shuffle) {
             /* PyTorch truncates the seed too */

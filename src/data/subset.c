@@ -25,8 +25,8 @@ static bool is_number_held_out(int64_t number, double fraction)
 lk_status lk__dataset_hold_out(lk_dataset *d, lk_split split, double fraction, lk__subset_key key)
 {
     if (!(fraction >= 0 && fraction < 1))
-        return lk__fail(d->context, LK_EINVAL, "a hold-out of %g is invalid: expected at least 0 and less than 1",
-                        fraction);
+        return lk__fail(d->context, LK_EINVAL,
+                        "a hold-out fraction of %g is invalid: expected at least 0 and less than 1", fraction);
     if (fraction == 0) return split == LK_SPLIT_TEST ? LK_END : LK_OK;
     size_t   bytes = (size_t)d->count * sizeof(int64_t);
     int64_t *kept = lk__alloc(d->context, LK_MEMORY_DATA, bytes), count = 0;
@@ -40,8 +40,8 @@ lk_status lk__dataset_hold_out(lk_dataset *d, lk_split split, double fraction, l
     }
     if (count == 0) {
         lk__free(d->context, LK_MEMORY_DATA, kept, bytes);
-        return lk__fail(d->context, LK_EINVAL, "%s: a hold-out of %g of %lld samples leaves none for the %s set",
-                        d->name, fraction, (long long)d->count, split == LK_SPLIT_TEST ? "test" : "training");
+        return lk__fail(d->context, LK_EINVAL, "%s: holding out %g of %lld samples leaves none for the %s set", d->name,
+                        fraction, (long long)d->count, split == LK_SPLIT_TEST ? "test" : "training");
     }
     lk__free(d->context, LK_MEMORY_DATA, d->kept, d->kept_bytes);
     d->kept = kept;

@@ -72,11 +72,11 @@ static lk_status check_config(lk_context *context, const lk_dataset_synthetic_co
 {
     if (config->classes < 1 || config->first < 0)
         return lk__fail(context, LK_EINVAL,
-                        "synthetic data of %d classes, first sample %lld, is invalid: expected at least 1 class, and a "
-                        "first sample of at least 0",
+                        "synthetic data with %d classes and first sample %lld is invalid: expected at least 1 class, "
+                        "and a first sample of at least 0",
                         config->classes, (long long)config->first);
     if (config->rank < 1)
-        return lk__fail(context, LK_EINVAL, "synthetic data of rank %d is invalid: samples have at least 1 axis",
+        return lk__fail(context, LK_EINVAL, "synthetic data of rank %d is invalid: samples must have at least 1 axis",
                         config->rank);
     return LK_OK;
 }
@@ -139,9 +139,10 @@ lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_con
     if (status < 0) return status;
     if ((config->dtype != LK_U8 && config->dtype != LK_F32) ||
         __builtin_mul_overflow(d->strides[0], (size_t)config->classes, &mean_bytes))
-        status = lk__fail(context, LK_EINVAL,
-                          "synthetic data of %d classes of %lld values of %s is too large, or neither u8 nor f32",
-                          config->classes, (long long)lk_field_elements(&d->fields[0]), lk_dtype_name(config->dtype));
+        status =
+            lk__fail(context, LK_EINVAL,
+                     "synthetic data with %d classes of %lld values of type %s is too large, or neither u8 nor f32",
+                     config->classes, (long long)lk_field_elements(&d->fields[0]), lk_dtype_name(config->dtype));
     if (status >= 0 && !probe) status = make_samples(d, config, mean_bytes);
     if (status < 0)
         lk_dataset_free(d);

@@ -142,7 +142,7 @@ lk_status lk__untar(lk_context *context, const char *archive, const lk__data_kno
     status = LK_OK;
     for (int i = 0; i < set->member_count; i++)
         if (!(extracted >> i & 1))
-            status = lk__fail(context, LK_EFORMAT, "%s does not hold %s/%s", archive, set->member_directory,
+            status = lk__fail(context, LK_EFORMAT, "%s does not contain %s/%s", archive, set->member_directory,
                               set->members[i]);
 fail:
     lk__free(context, LK_MEMORY_DATA, u.chunk, CHUNK);

@@ -18,12 +18,12 @@ static lk_status check_crops(lk_context *context, const lk_transform *t)
     if (t->crop_padding < 0 || t->crop_padding > 4096)
         REFUSE("a crop padding of %d pixels is invalid: expected 0 to 4096", t->crop_padding);
     if (!is_interval(t->resized_crop, 1))
-        REFUSE("a random resized crop of %g to %g of the image is invalid: expected two numbers above 0 and up to 1, "
+        REFUSE("a random resized crop of %g to %g of the image is invalid: expected two numbers above 0 and at most 1, "
                "the smaller one first",
                t->resized_crop[0], t->resized_crop[1]);
     if (!is_interval(t->resized_ratio, 1e6))
-        REFUSE("a random resized crop with ratios from %g to %g is invalid: expected two numbers above 0, the smaller "
-               "one first",
+        REFUSE("a random resized crop with aspect ratios from %g to %g is invalid: expected two numbers above 0, the "
+               "smaller one first",
                t->resized_ratio[0], t->resized_ratio[1]);
     if (!(t->rotate >= 0 && t->rotate <= 180))
         REFUSE("a rotation by %g degrees is invalid: expected 0 to 180", t->rotate);
@@ -59,7 +59,7 @@ static lk_status check_mixup(lk_context *context, const lk_loader_config *config
     if (!label || label->dtype != LK_I32 || label->rank != 0)
         REFUSE("mixup needs a field \"label\": an i32 class number");
     if (lk_dataset_find(config->dataset, "label_2") || lk_dataset_find(config->dataset, "mix"))
-        REFUSE("mixup appends the fields \"label_2\" and \"mix\", which the data set has already");
+        REFUSE("mixup appends the fields \"label_2\" and \"mix\", which the data set already has");
     if (lk_dataset_fields(config->dataset) + 2 > LK_MAX_FIELDS)
         REFUSE("mixup appends two fields to the %d of the data set: at most %d are supported",
                lk_dataset_fields(config->dataset), LK_MAX_FIELDS);
@@ -75,13 +75,12 @@ lk_status lk__transform_check(lk_context *context, const lk_loader_config *confi
     if (t->size != sizeof *t) return lk__fail(context, LK_EINVAL, "initialise a transform with LK_TRANSFORM_INIT");
     if ((t->raw || (field->dtype != LK_U8 && field->dtype != LK_F32)) && (t->channels || lk__transform_augments(t)))
         return lk__fail(context, LK_EINVAL, "a transform of %s is invalid: %s", field->name,
-                        t->raw ? "it is raw, so it stays as it is stored"
-                               : "only u8 and f32 are normalised and augmented");
+                        t->raw ? "it is raw, so it is not converted" : "only u8 and f32 are normalised and augmented");
     if (t->channels < 0 || t->channels > LK_MAX_CHANNELS || (t->channels > 1 && (rank != 3 || dims[0] != t->channels)))
-        return lk__fail(
-            context, LK_EINVAL,
-            "a transform with mean and std for %d channels is invalid: a sample has %lld (at most %d, or 1 for all)",
-            t->channels, rank == 3 ? (long long)dims[0] : 1LL, LK_MAX_CHANNELS);
+        return lk__fail(context, LK_EINVAL,
+                        "a transform with mean and std for %d channels is invalid: a sample has %lld channels (at most "
+                        "%d are supported; 1 applies to all)",
+                        t->channels, rank == 3 ? (long long)dims[0] : 1LL, LK_MAX_CHANNELS);
     for (int i = 0; i < t->channels; i++)
         if (!(t->std[i] > 0) || t->std[i] - t->std[i] != 0 || t->mean[i] - t->mean[i] != 0) /* infinite or NaN */
             return lk__fail(context, LK_EINVAL,

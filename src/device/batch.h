@@ -42,7 +42,7 @@ typedef struct lk__device_gather {
     int                  count;
     lk_dtype             element;     /* of the numbers that rows have: f32 or f64 */
     int64_t              samples;     /* of the set */
-    bool                 by_row;      /* samples are those of the batch; else those of the whole set, by id */
+    bool                 by_row;      /* the batch's samples; else the whole set's, by id */
     bool                 transformed; /* field 0 is; others are copied, or converted from f32 to f64 */
     lk__device_transform transform;   /* its arrays are in the device's memory, mean followed by std */
 } lk__device_gather;

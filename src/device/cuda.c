@@ -33,19 +33,20 @@ lk_status lk__cuda_load(lk_context *context, const lk__cuda_module **module)
     *module = NULL;
     if (!lk__module_find("liblockstep-cuda.so", path, sizeof path))
         return lk__fail(context, LK_EUNSUPPORTED,
-                        "device cuda: there is no %s: build Lockstep where nvcc is installed, or give the module's "
-                        "directory with LOCKSTEP_MODULES=DIR",
+                        "device cuda: %s not found: build Lockstep where nvcc is installed, or set "
+                        "LOCKSTEP_MODULES=DIR to the module's directory",
                         path);
     /* NODELETE: CUDA's threads and exit handlers cannot be unloaded. */
     void *opened = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!opened) return lk__fail(context, LK_EUNSUPPORTED, "device cuda: %s cannot be loaded: %s", path, dlerror());
+    if (!opened) return lk__fail(context, LK_EUNSUPPORTED, "device cuda: cannot load %s: %s", path, dlerror());
     void          *symbol = dlsym(opened, LK__CUDA_SYMBOL);
     lk__cuda_entry entry;
     memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from data to function pointers */
     const lk__cuda_module *found = symbol ? entry() : NULL;
     dlclose(opened);
     if (!found || found->version != LK__CUDA_VERSION || found->op_count != LK__OP_COUNT)
-        return lk__fail(context, LK_EUNSUPPORTED, "device cuda: %s belongs to a different version of Lockstep", path);
+        return lk__fail(context, LK_EUNSUPPORTED, "device cuda: %s was built for a different version of Lockstep",
+                        path);
     found->start(&library);
     *module = found;
     return LK_OK;
@@ -86,10 +87,11 @@ static lk_status report_lines(lk_text_callback write, void *user)
     lk_status              status = lk__cuda_load(NULL, &module);
     if (status < 0) return status;
     for (int i = 0; module->line(i, text, sizeof text); i++) write_line(write, user, text);
-    write_line(write, user,
-               lk__cuda_mps(NULL) ? "MPS: its control daemon is running"
-                                  : "MPS: not running; recommended where ranks share a GPU (--share-device): "
-                                    "nvidia-cuda-mps-control -d");
+    write_line(
+        write, user,
+        lk__cuda_mps(NULL)
+            ? "MPS: its control daemon is running"
+            : "MPS: not running; recommended when ranks share a GPU (--share-device): nvidia-cuda-mps-control -d");
     return LK_OK;
 }
 

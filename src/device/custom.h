@@ -10,7 +10,7 @@ enum { LK__CUSTOM_MESSAGE = 512 };
 /* What the library keeps during a call of a callback. */
 struct lk_operation_run {
     lk__pool *pool; /* NULL: tiles run one after the other … */
-    /* … above 0: from the last to the first, as if by so many workers, to check that this changes nothing */
+    /* … above 0: from the last to the first, as if by this many workers, to check that this changes nothing */
     int  reversed;
     char message[LK__CUSTOM_MESSAGE]; /* of lk_operation_fail; "" */
 };
@@ -34,7 +34,7 @@ typedef struct lk__custom_operands {
     lk_operand output_gradients[LK_OPERATION_OUTPUTS], input_gradients[LK_OPERATION_INPUTS];
 } lk__custom_operands;
 lk_operation_call lk__custom_call(const lk__kernel_custom *custom, bool backward, lk__custom_operands *operands);
-/* Bytes that forward or backward needs with so many threads, for operands of these shapes, which have no data. */
+/* Bytes that forward or backward needs with this many threads, for operands of these shapes, which have no data. */
 size_t lk__custom_workspace(const lk__kernel_custom *custom, const lk_operation_call *like, int threads);
 
 /* Runs forward or backward on copies of its operands, several times, and copies the results back. LK_EMISMATCH: it

@@ -21,16 +21,16 @@ static const char *find_mistake(const lk_operation *o)
 {
     unsigned inputs = o->inputs >= 1 && o->inputs <= LK_OPERATION_INPUTS ? (1u << o->inputs) - 1 : 0;
     unsigned outputs = o->outputs >= 1 && o->outputs <= LK_OPERATION_OUTPUTS ? (1u << o->outputs) - 1 : 0;
-    if (!inputs) return "inputs is out of range: an operation has 1 to 8";
-    if (!outputs) return "outputs is out of range: an operation has 1 to 4";
-    if (!o->shape || !o->forward) return "it needs the callbacks shape and forward";
+    if (!inputs) return "inputs is out of range: expected 1 to 8";
+    if (!outputs) return "outputs is out of range: expected 1 to 4";
+    if (!o->shape || !o->forward) return "the callbacks shape and forward are required";
     if ((o->optional | o->no_gradient | o->unread_inputs) & ~inputs)
         return "optional, no_gradient or unread_inputs names an input that the operation does not have";
     if ((o->saved_outputs | o->sums) & ~outputs)
         return "saved_outputs or sums names an output that the operation does not have";
     if (o->attributes_bytes && !o->attributes) return "attributes is NULL, but attributes_bytes is not 0";
     if (o->device && strcmp(o->device, "cpu") != 0)
-        return "its device is not \"cpu\", the only one on which users' operations run";
+        return "its device is not \"cpu\", the only device on which user-defined operations run";
     return NULL;
 }
 
@@ -121,10 +121,10 @@ static bool check_inputs(const lk_operation *o, const lk_operand *inputs, char m
         bool taken = o->types[i] ? o->types[i] >> x->dtype & 1 : is_real(x->dtype);
         if (!taken)
             return refuse(message, "input %d is %s, %s", i, lk_dtype_name(x->dtype),
-                          o->types[i] ? "which is not among the types that it takes" : "but must be f32 or f64");
+                          o->types[i] ? "which is not among the types that it accepts" : "but must be f32 or f64");
         if (o->types[i]) continue;
         if (real != LK_DTYPE_COUNT && x->dtype != real)
-            return refuse(message, "input %d is %s, but those before it are %s", i, lk_dtype_name(x->dtype),
+            return refuse(message, "input %d is %s, but the inputs before it are %s", i, lk_dtype_name(x->dtype),
                           lk_dtype_name(real));
         real = x->dtype;
     }
@@ -165,16 +165,16 @@ static bool check_output(const lk_operation *o, int i, const lk_operand *y, cons
                       shape);
     if (y->count_axis < 0 && counted && !(o->sums >> i & 1))
         return refuse(message,
-                      "output %d %s has no axis of samples, but input %s has one: carry it over, or name the output in "
-                      "`sums` if it is a sum over samples",
+                      "output %d %s has no axis of samples, but input %s has one: keep that axis, or name the output "
+                      "in `sums` if it is a sum over samples",
                       i, shape, lk__operand_text(counted, other));
     if (y->count_axis >= 0) {
         int64_t samples = counted->dims[counted->count_axis] / counted->count_unit;
         if (y->count_unit < 1 || y->dims[y->count_axis] != samples * y->count_unit)
             return refuse(
                 message,
-                "its shape rule sets the shape of output %d to %s, but the axis of samples * must have %lld × "
-                "count_unit %lld rows",
+                "its shape rule sets the shape of output %d to %s, but the axis of samples (marked *) must have "
+                "%lld (samples) × %lld (count_unit) rows",
                 i, shape, (long long)samples, (long long)y->count_unit);
     }
     return true;

@@ -140,7 +140,7 @@ static lk_status check_guards(probe *p, size_t workspace, int fill)
             return report(p, "%s writes before the beginning of %s", callback_name(p), copied_name(c, name));
         if (!unused || !is_filled(data_of(c) + c->bytes, GUARD, GUARD_BYTE))
             return report(p, "%s writes past the end of %s%s", callback_name(p), copied_name(c, name),
-                          c->role == WORKSPACE ? ", which is as large as the callback workspace said" : "");
+                          c->role == WORKSPACE ? ", whose size is what the workspace callback returned" : "");
     }
     return LK_OK;
 }

@@ -194,7 +194,7 @@ lk_status lk_device_measure(lk_context *c, lk_dtype type, lk_device_speed *speed
     lk__device *d = lk__context_device(c);
     *speed = (lk_device_speed){0};
     if (!d->backend->kernels.measure)
-        return lk__fail(c, LK_EUNSUPPORTED, "the speed of the device %s cannot be measured", d->backend->name);
+        return lk__fail(c, LK_EUNSUPPORTED, "measuring the speed of the device %s is not supported", d->backend->name);
     return d->backend->kernels.measure(d, type, speed);
 }
 

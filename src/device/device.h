@@ -11,7 +11,7 @@
 typedef struct lk__device_backend {
     const char *name, *text; /* text: for `lockstep info` */
 
-    /* number: which one of several; -1: that of this process. */
+    /* number: which one of several; -1: this process's. */
     lk_status (*open)(lk_context *context, int number, lk__device **device);
     void (*close)(lk__device *device);
 
@@ -45,8 +45,8 @@ struct lk__device {
 extern const lk__device_backend lk__device_cpu, lk__device_guarded;
 extern const lk__device_fusion  lk__cpu_fusions[];
 
-/* cuda.c: the CUDA module, loaded on first use; its backend is that of the device "cuda". LK_EUNSUPPORTED: there is
- * none. */
+/* cuda.c: the CUDA module, loaded on first use; its backend is the backend of the device "cuda". LK_EUNSUPPORTED: there
+ * is none. */
 struct lk__cuda_module;
 lk_status lk__cuda_load(lk_context *context, const struct lk__cuda_module **module);
 

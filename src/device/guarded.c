@@ -315,7 +315,7 @@ static lk_status event_sync(lk__device *d, lk__device_event *event)
 }
 const lk__device_backend lk__device_guarded = {
     .name = "guarded",
-    .text = "the CPU over memory that only it can access, to test that nothing else does",
+    .text = "the CPU with memory that only its kernels can access, to test that nothing else accesses it",
     .open = guarded_open,
     .close = guarded_close,
     .memory =
@@ -362,7 +362,7 @@ static const lk__device_backend *guarded_load(lk_context *c)
 
 const lk__device_entry lk__device_entry_guarded = {
     .name = "guarded",
-    .text = "the CPU over memory that only it can access, to test that nothing else does",
+    .text = "the CPU with memory that only its kernels can access, to test that nothing else accesses it",
     .on_host = true,
     .load = guarded_load,
 };

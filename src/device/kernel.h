@@ -63,7 +63,7 @@ typedef struct lk__kernel_invalid_id {
     int            busy;  /* a lock of devices whose kernels run on many threads */
 } lk__kernel_invalid_id;
 
-/* A user's operation as one node has it. Graphs own copies, also those of plans. */
+/* A user's operation as one node has it. Graphs own copies, the graphs of plans included. */
 typedef struct lk__kernel_custom {
     lk_operation operation; /* its name and attributes are in this allocation, after the struct */
     lk_context  *context;
@@ -114,7 +114,7 @@ typedef struct lk__kernel_entry {
 /* The CPU's table for one element type (lk__is_element) and instruction set ("neon", …): LK__OP_COUNT entries; NULL if
  * not built. WIDE operations (base/op.h) have no kernel for narrow types: run is NULL there. */
 const lk__kernel_entry *lk__cpu_kernels(lk_dtype element, const char *isa);
-/* One kernel: the instruction set's, or that of the set it extends; NULL if there is none. */
+/* One kernel: the instruction set's, or the kernel of the set that it extends; NULL if there is none. */
 const lk__kernel_entry *lk__cpu_kernel(lk_dtype element, const char *isa, lk__op op);
 
 /* How the CPU's square_sum divides an array: each part is summed by itself, and the parts in their order. Part i is

@@ -57,7 +57,7 @@ typedef struct lk__device_kernels {
     bool                     wide_images;   /* its convolutions of narrow types can give their sums unrounded */
     bool rounded_products; /* its products of f32 can multiply operands that were rounded to a narrower type */
     bool sums_in_parts;    /* its kernels can add in parts that follow from shapes: any layout gives the same bits */
-    bool host_isa;         /* its kernels are those of the context's instruction set (base/isa.h) */
+    bool host_isa;         /* its kernels use the context's instruction set (base/isa.h) */
 
     /* lk_device_measure's. NULL: it cannot be measured. */
     lk_status (*measure)(lk__device *device, lk_dtype type, lk_device_speed *speed);

@@ -15,7 +15,8 @@ struct lk__device;
 typedef enum lk__device_group_kind {
     /* a norm of the last axis, 1 to LK__GROUP_PRODUCTS linear layers of it, [swiglu of two of them] */
     LK__GROUP_OF_NORM,
-    LK__GROUP_OF_PRODUCT,   /* a linear layer by itself, whose weight can be read before the launch before has ended */
+    /* a linear layer by itself, whose weight can be read before the previous launch has ended */
+    LK__GROUP_OF_PRODUCT,
     /* slices or rotations, writes of a key and a value into caches, and the attention that reads these */
     LK__GROUP_OF_ATTENTION,
     /* In a training step: */

@@ -46,8 +46,8 @@ typedef struct lk__peers_gate {
     uint64_t state, arrived[LK__PEERS_MOST], reserved[15 - LK__PEERS_MOST];
 } lk__peers_gate;
 
-/* At the beginning of a rank's block; zeroed by `allocate`. The gate of all ranks is the first of rank 0; that of two
- * ranks a < b is gate 1 + b of rank a. */
+/* At the beginning of a rank's block; zeroed by `allocate`. The gate of all ranks is the first of rank 0; the gate of
+ * two ranks a < b is gate 1 + b of rank a. */
 typedef struct lk__peers_flags {
     lk__peers_gate gates[1 + LK__PEERS_MOST];
 } lk__peers_flags;
@@ -70,10 +70,10 @@ typedef struct lk__peers_progress {
 typedef struct lk__peers_group {
     int32_t             rank, ranks;
     int64_t             deadline_ns;           /* of a wait */
-    lk__peers_flags    *flags[LK__PEERS_MOST]; /* by rank, as mapped here; the own one, too */
+    lk__peers_flags    *flags[LK__PEERS_MOST]; /* by rank, as mapped here, including this one */
     char               *scratch[LK__PEERS_MOST];
     lk__peers_progress *progress;
-    uint64_t delay_ns; /* for tests: a rank waits up to so long before it arrives at a gate; 0: it does not */
+    uint64_t delay_ns; /* for tests: a rank waits up to this long before it arrives at a gate; 0: it does not */
     /* Kernels write these. */
     uint64_t number;                     /* calls that have begun */
     uint64_t passed[1 + LK__PEERS_MOST]; /* gate rounds so far, of all ranks and with each other one */
@@ -112,7 +112,7 @@ typedef struct lk__peers_call {
     const void *send;
     void       *recv;
     /* Where all ranks' buffers are, as mapped here: all of them are in symmetric memory, and the call needs no scratch.
-     * NULL, on all ranks: parts pass through scratch. peer_recv: of REDUCE alone, for results in two passes; NULL where
+     * NULL, on all ranks: parts pass through scratch. peer_recv: only of REDUCE, for results in two passes; NULL where
      * not all ranks receive. */
     bool        symmetric;
     const char *peer_send[LK__PEERS_MOST];

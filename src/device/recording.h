@@ -33,7 +33,7 @@ enum { LK__DEVICE_RANKS_NUMBERS = 3 };
 
 /* What a step gave, in the host's memory. */
 typedef struct lk__device_result {
-    int64_t               step; /* written last: who reads the number of the step finds the rest, too */
+    int64_t               step; /* written last: once the step's number is there, so is the rest */
     double                sums[LK__DEVICE_NUMBERS], norm;
     lk__kernel_invalid_id invalid;
     int32_t               halted;
@@ -44,9 +44,10 @@ typedef enum lk__device_work { LK__WORK_KERNEL, LK__WORK_COPY, LK__WORK_FILL, LK
 typedef struct lk__device_span {
     double          begin, end; /* as lk__now counts */
     lk__device_work work;
-    uint64_t        graph; /* the same for all of one graph_run, and larger than those of earlier ones; 0: of none */
-    int64_t         bytes; /* of a copy or a fill */
-    const char     *name;  /* the device's; valid until it is closed */
+    /* the same for all spans of one graph_run, and larger than in earlier runs; 0: part of none */
+    uint64_t    graph;
+    int64_t     bytes; /* of a copy or a fill */
+    const char *name;  /* the device's; valid until it is closed */
 } lk__device_span;
 
 typedef struct lk__device_recording {

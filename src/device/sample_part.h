@@ -12,7 +12,7 @@ typedef struct lk__sample_part {
     int64_t samples, elements;   /* of the operand; elements of a sample */
     int64_t first;               /* the whole's number of the first sample */
     int64_t length, base;        /* elements of a run; where run 0 is in the whole sample, but for dims' origins */
-    int     rank;                /* runs are counted by so many dimensions, the slowest first */
+    int     rank;                /* runs are counted by this many dimensions, the slowest first */
     int64_t extent[LK_MAX_RANK]; /* of them */
     int64_t origin[LK_MAX_RANK],
         step[LK_MAX_RANK]; /* where they begin in the whole; its elements from one to the next */

@@ -4,7 +4,7 @@
 
 #include "device/kernel.h"
 
-/* Those along dimension `dim` of an operand. Plans cut it at boundaries of parts alone (lk__sum_parts_nest). */
+/* The parts along dimension `dim` of an operand. Plans cut it only at boundaries of parts (lk__sum_parts_nest). */
 static inline lk__sum_parts lk__operand_sum_parts(const lk__op_attrs *attrs, const lk__kernel_operand *x, int dim)
 {
     lk__sum_parts    parts;

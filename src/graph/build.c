@@ -145,7 +145,7 @@ lk_tensor lk_place_at(lk_site site, lk_tensor x, const char *axis, int dim)
         lk__graph_fail(g, site, "place: values can be placed along the tensor axis, not along %s", axis);
     else if (v->kind == LK__VALUE_INPUT)
         lk__graph_fail(g, site,
-                       "place: an input is always whole on every rank; place a value that is computed from it");
+                       "place: an input is always whole on every rank; place a value computed from it instead");
     else if (from_last != LK_REPLICATED && (from_last < 0 || from_last >= v->shape.rank))
         lk__graph_fail(g, site, "place: %d is not a dimension of x, which has %d", dim, v->shape.rank);
     else

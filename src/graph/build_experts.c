@@ -76,8 +76,8 @@ static bool add_router(lk_site site, lk_graph *g, const lk__graph_node *group, r
     lk_tensor probabilities = {g, p}, counts = {g, group->out[3]};
     if (r->layers > 0 && (r->experts != group->attrs.experts || r->k != k)) {
         lk__graph_fail(g, site,
-                       "moe_balance: one layer has %lld experts and %lld per token, another %lld and %lld: layers can "
-                       "be balanced together only if both numbers are the same",
+                       "moe_balance: one layer has %lld experts and %lld per token, another has %lld and %lld: layers "
+                       "can be balanced together only if both numbers match",
                        (long long)r->experts, (long long)r->k, (long long)group->attrs.experts, (long long)k);
         return false;
     }
@@ -98,7 +98,7 @@ static bool find_routers(lk_site site, lk_tensor x, const char *name, routers *r
         lk__graph_node n = g->nodes[i]; /* nodes move as they grow */
         if (n.op == LK__OP_group_rows && !add_router(site, g, &n, r)) return false;
     }
-    if (r->layers == 0) lk__graph_fail(g, site, "%s: no layer with experts was recorded before", name);
+    if (r->layers == 0) lk__graph_fail(g, site, "%s: no layer with experts was recorded before this call", name);
     return r->layers > 0 && g->status == LK_OK;
 }
 

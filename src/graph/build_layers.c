@@ -167,10 +167,10 @@ lk_tensor lk_cache_write_at(lk_site site, lk_tensor cache, lk_tensor x, lk_tenso
     if (!g) return lk__no_result(site, all, 3);
     const lk__graph_value *v = cache.graph ? &g->values[cache.id] : NULL;
     if (!v || v->kind != LK__VALUE_STATE || !g->states[v->state].buffer || !g->states[v->state].not_saved)
-        lk__graph_fail(g, site, "cache_write: the first argument is not a buffer with not_saved (lk_buffer)");
+        lk__graph_fail(g, site, "cache_write: the first argument must be a buffer with not_saved (lk_buffer)");
     else if (x.graph && lk_tensor_dtype(x) != v->shape.dtype)
-        lk__graph_fail(g, site, "cache_write: x is %s and the cache %s; use lk_cast", lk_dtype_name(lk_tensor_dtype(x)),
-                       lk_dtype_name(v->shape.dtype));
+        lk__graph_fail(g, site, "cache_write: x is %s, but the cache is %s; use lk_cast",
+                       lk_dtype_name(lk_tensor_dtype(x)), lk_dtype_name(v->shape.dtype));
     return lk__graph_record(site, LK__OP_cache_write, NULL, all, 3);
 }
 

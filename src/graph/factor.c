@@ -207,7 +207,7 @@ static const char *check_extents(lk__factor_line *s)
             if (shape_of(s, o)->dims[k] == 1 && dim->segments == 1)
                 *dim = (lk__factor_dim){0};
             else
-                return LK__FACTOR_LINE_REFUSE(s, "%s %d has %lld along dimension %d, and its factors %lld",
+                return LK__FACTOR_LINE_REFUSE(s, "%s %d has size %lld along dimension %d, but its factors give %lld",
                                               o->output ? "output" : "input", o->index,
                                               (long long)shape_of(s, o)->dims[k], k, (long long)extent);
         }
@@ -354,7 +354,7 @@ const char *lk__factors_solve(const char *line, const lk__factor_query *query, l
         const char *wrong = lk__factor_line_read(&s);
         if (wrong) return wrong;
         if (has_operands(&s)) break;
-        if (*s.at != '\n') return LK__FACTOR_LINE_REFUSE(&s, "an operand that is present is not in the line");
+        if (*s.at != '\n') return LK__FACTOR_LINE_REFUSE(&s, "the call has an operand that the line does not list");
     }
     const char *wrong = s.reshape ? divide_dims(&s) : s.axes ? permute_dims(&s) : bind_operands(&s);
     if (!wrong) couple_sums(&s);

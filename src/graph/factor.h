@@ -103,7 +103,7 @@ const char *lk__factors_solve(const char *line, const lk__factor_query *query, l
 /* The factors of a node; of a user's operation, too. */
 const char *lk__node_factors(const struct lk_graph *graph, const struct lk__graph_node *node, lk__factors *factors,
                              char text[static 128]);
-/* Those of backward of a user's operation, from those of forward. */
+/* The factors of backward of a user's operation, from the factors of forward. */
 void lk__factors_of_backward(const lk__factors *forward, int inputs, int outputs, lk__factors *factors);
 
 /* The factor that the samples are, of an operand with a run-time count along this axis; -1: none. */
@@ -114,7 +114,7 @@ bool lk__factor_in_dim(const lk__factor_dim *dim, int factor);
 bool lk__factor_in(const lk__factor_dim dims[LK_MAX_RANK], int factor);
 /* Whether output k is a sum over the parts of a factor: it does not have it, but depends on an input that does. */
 bool lk__factor_is_summed(const lk__factors *factors, int inputs, int k, int factor);
-/* Sets the attributes that are the extents of factors to those of a part: extents[i] of factor i. */
+/* Sets the attributes that are the extents of factors to the extents of a part: extents[i] of factor i. */
 void lk__factors_attributes(const lk__factors *factors, const int64_t *extents, lk__op_attrs *attrs);
 
 #endif

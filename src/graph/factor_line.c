@@ -128,7 +128,7 @@ static int find_group(lk__factor_line *s, const char *name, bool coupled)
 static const char *read_listed(lk__factor_line *s, lk__factor_line_item *i)
 {
     char name[LK__FACTOR_NAME];
-    if (!take_name(s, name)) return LK__FACTOR_LINE_REFUSE(s, "a name is missing at \"%.20s\"", s->at);
+    if (!take_name(s, name)) return LK__FACTOR_LINE_REFUSE(s, "expected a name at \"%.20s\"", s->at);
     i->kind = LK__FACTOR_LINE_NONE;
     i->dim = (lk__factor_dim){.listed = 1 + find_factor(s, name, (name_marks){0})};
     return i->dim.listed ? NULL : LK__FACTOR_LINE_REFUSE(s, "too many factors");
@@ -144,7 +144,7 @@ static const char *read_item(lk__factor_line *s, lk__factor_line_item *i)
     for (;;) {
         name_marks marks = {.coupled = take(s, "!")};
         if (!s->positional) marks.selected = take(s, "?");
-        if (!take_name(s, name)) return LK__FACTOR_LINE_REFUSE(s, "a name is missing at \"%.20s\"", s->at);
+        if (!take_name(s, name)) return LK__FACTOR_LINE_REFUSE(s, "expected a name at \"%.20s\"", s->at);
         if (strcmp(name, "_") == 0) {
             i->kind = LK__FACTOR_LINE_NONE;
             i->dim.segments = 0;
@@ -208,7 +208,7 @@ static const char *read_dependencies(lk__factor_line *s, const lk__factor_line_o
 static const char *read_dims(lk__factor_line *s, lk__factor_line_operand *o)
 {
     char name[LK__FACTOR_NAME];
-    if (!take(s, "(")) return LK__FACTOR_LINE_REFUSE(s, "\"(\" is missing at \"%.20s\"", s->at);
+    if (!take(s, "(")) return LK__FACTOR_LINE_REFUSE(s, "expected \"(\" at \"%.20s\"", s->at);
     while (!take(s, ")")) {
         const char *wrong = o->count == LK__FACTOR_LINE_ITEMS ? LK__FACTOR_LINE_REFUSE(s, "too many dimensions")
                                                               : read_item(s, &o->items[o->count]);
@@ -252,7 +252,7 @@ static const char *read_operands(lk__factor_line *s, bool output)
             return LK__FACTOR_LINE_REFUSE(s, "only built-in operations can have + and ^");
         first.index = take_operand(s, output, place, &all);
         if (first.index == -1)
-            return added || applied ? LK__FACTOR_LINE_REFUSE(s, "no operand at \"%.20s\"", s->at) : NULL;
+            return added || applied ? LK__FACTOR_LINE_REFUSE(s, "expected an operand at \"%.20s\"", s->at) : NULL;
         if (first.index < 0) return LK__FACTOR_LINE_REFUSE(s, "no such operand before \"%.20s\"", s->at);
         const char *wrong = read_dims(s, &first);
         if (wrong) return wrong;
@@ -288,7 +288,7 @@ static const char *read_extent(lk__factor_line *s, const char *name)
     while (take(s, "*") && take_name(s, more) && p->count < LK__FACTOR_PRODUCT)
         p->factor[p->count++] = find_factor(s, more, (name_marks){0});
     if (!take(s, "=") || !take_attribute(s, &f->extent[f->extents].attribute))
-        return LK__FACTOR_LINE_REFUSE(s, "no attribute at \"%.20s\"", s->at);
+        return LK__FACTOR_LINE_REFUSE(s, "expected an attribute at \"%.20s\"", s->at);
     f->extents++;
     return NULL;
 }
@@ -309,7 +309,7 @@ static const char *read_rule(lk__factor_line *s)
     } else if (take(s, "-axis")) {
         s->without = a->axis;
     } else if (take(s, "^")) {
-        if (!take_attribute(s, &id)) return LK__FACTOR_LINE_REFUSE(s, "no attribute at \"%.20s\"", s->at);
+        if (!take_attribute(s, &id)) return LK__FACTOR_LINE_REFUSE(s, "expected an attribute at \"%.20s\"", s->at);
         s->applied |= lk__factor_line_attribute(a, id) != 0;
     } else if (take(s, "-mask")) {
         s->missing = a->mask;
@@ -321,10 +321,10 @@ static const char *read_rule(lk__factor_line *s)
         if (take(s, "..#")) {
             int group = find_group(s, name, false);
             if (group < 0 || !take_attribute(s, &id))
-                return LK__FACTOR_LINE_REFUSE(s, "no attribute at \"%.20s\"", s->at);
+                return LK__FACTOR_LINE_REFUSE(s, "expected an attribute at \"%.20s\"", s->at);
             s->groups[group].length = (int)lk__factor_line_attribute(a, id);
         } else if (take(s, "!")) {
-            if (!take_attribute(s, &id)) return LK__FACTOR_LINE_REFUSE(s, "no attribute at \"%.20s\"", s->at);
+            if (!take_attribute(s, &id)) return LK__FACTOR_LINE_REFUSE(s, "expected an attribute at \"%.20s\"", s->at);
             couple_where(s, name, id);
         } else {
             return read_extent(s, name);
@@ -336,10 +336,10 @@ static const char *read_rule(lk__factor_line *s)
 const char *lk__factor_line_read(lk__factor_line *s)
 {
     const char *wrong = read_operands(s, false);
-    if (!wrong && !take(s, "->")) wrong = LK__FACTOR_LINE_REFUSE(s, "\"->\" is missing at \"%.20s\"", s->at);
+    if (!wrong && !take(s, "->")) wrong = LK__FACTOR_LINE_REFUSE(s, "expected \"->\" at \"%.20s\"", s->at);
     if (!wrong) wrong = read_operands(s, true);
     while (!wrong && !s->positional && take(s, ";")) wrong = read_rule(s);
     skip_blanks(s);
-    if (!wrong && *s->at && *s->at != '\n') wrong = LK__FACTOR_LINE_REFUSE(s, "\"%.20s\" is not understood", s->at);
+    if (!wrong && *s->at && *s->at != '\n') wrong = LK__FACTOR_LINE_REFUSE(s, "cannot parse \"%.20s\"", s->at);
     return wrong;
 }

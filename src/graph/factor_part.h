@@ -17,7 +17,8 @@ int64_t lk__factor_part_extent(const lk__factors *factors, const lk__factor_dim 
 /* Where element i of the part is in the whole dimension. */
 int64_t lk__factor_part_index(const lk__factors *factors, const lk__factor_dim *dim, int64_t i, lk__factor_cut cut);
 
-/* Calls visit with the index of each element of an operand's part and with that of the same element in the whole. */
+/* Calls visit with the index of each element of an operand's part and with the index of the same element in the
+ * whole. */
 typedef void (*lk__factor_visit)(void *user, const int64_t *part, const int64_t *whole);
 void lk__factor_part_visit(const lk__factors *factors, const lk__factor_dim dims[LK_MAX_RANK],
                            const lk__factor_shape *whole, lk__factor_cut cut, lk__factor_visit visit, void *user);

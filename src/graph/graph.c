@@ -140,7 +140,7 @@ static bool check_dims(lk_graph *g, lk_site site, const char *name, int rank, co
             return false;
         }
         if (dims[i] > LK__MOST_ELEMENTS / elements) {
-            lk__graph_fail(g, site, "%s has more than 2^44 elements, the most that a tensor can have", name);
+            lk__graph_fail(g, site, "%s has more than 2^44 elements, the maximum for a tensor", name);
             return false;
         }
         elements *= dims[i];
@@ -399,8 +399,7 @@ static int emit_outputs(lk_graph *g, lk__graph_node *node, const lk__graph_shape
     for (int i = 0; i < node->outputs; i++) {
         if (!(wanted >> i & 1)) continue;
         if (!lk__shape_fits(&shapes[i])) {
-            lk__graph_fail(g, node->site,
-                           "%s: its result %s has more than 2^44 elements, the most that a tensor can have",
+            lk__graph_fail(g, node->site, "%s: its result %s has more than 2^44 elements, the maximum for a tensor",
                            lk__op_name(node->op), lk__shape_show(&shapes[i]).text);
             return -1;
         }

@@ -105,7 +105,7 @@ struct lk_graph {
     char      error[1024];
 };
 
-/* Of an empty tensor: the line of the first recording call that had empty tensors alone; 0: unknown. */
+/* For an empty tensor: the line of the first recording call that had only empty tensors; 0: unknown. */
 static inline int lk__empty_line(lk_tensor x) { return !x.graph && x.id < 0 ? -x.id : 0; }
 
 /* The graph that all present tensors belong to and that has not failed; NULL otherwise, with the failure recorded.
@@ -126,7 +126,7 @@ typedef struct lk__graph_term {
 } lk__graph_term;
 typedef enum lk__graph_reasons {
     LK__TERMS_KNOWN,
-    LK__TERMS_OTHER,     /* something else than a sum is computed of the sum of a loss */
+    LK__TERMS_OTHER,     /* something other than a sum is computed from the sum of a loss */
     LK__TERMS_NO_WEIGHT, /* a term is added over samples, and its weight is not known */
     LK__TERMS_TOO_MANY,
     LK__TERMS_NO_MEMORY
@@ -152,7 +152,7 @@ int lk__emit1(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attr
 /* For ops whose output shapes do not follow from their inputs (reshape, expand, gradients): the shapes are given. */
 int lk__emit_shaped(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
                     const lk__graph_shape *shapes, int outputs);
-/* The same with those outputs alone whose bit is set in `wanted`. */
+/* The same with only those outputs whose bit is set in `wanted`. */
 int lk__emit_wanted(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
                     const lk__graph_shape *shapes, int outputs, int wanted);
 /* For ops that update state in place (optimizers): the outputs are existing values. */
@@ -164,12 +164,12 @@ void lk__graph_set_capacity(lk_graph *graph, int64_t capacity);
 /* A value with x's elements in another type; x itself where it has that type. -1: failure, recorded in the graph. */
 int lk__emit_cast(lk_graph *graph, lk_site site, int x, lk_dtype type);
 
-/* So many f64 fill the 47-bit address space of a process. Bounded so, the bytes of all values of a plan are added
+/* This many f64 fill the 47-bit address space of a process. Bounded so, the bytes of all values of a plan are added
  * without overflow. */
 #define LK__MOST_ELEMENTS ((int64_t)1 << 44)
 
 int64_t lk__shape_elements(const lk__graph_shape *shape);
-/* The extent of its axis with a run-time count, with so many samples in the batch: at most its capacity. */
+/* The extent of its axis with a run-time count, with this many samples in the batch: at most its capacity. */
 int64_t lk__shape_extent(const lk__graph_shape *shape, int64_t samples);
 /* it has at most LK__MOST_ELEMENTS, and none of its axes is negative */
 bool lk__shape_fits(const lk__graph_shape *shape);
@@ -184,7 +184,7 @@ lk_status lk__graph_grad_sum(lk_graph *graph, const int *numbers, const int *fac
 /* A copy for passes to change; values, nodes and states keep their ids. It has neither tied names nor the constants'
  * data. */
 lk_status lk__graph_copy(const lk_graph *graph, lk_graph **copy);
-/* Adds those to a copy that outlives its source. */
+/* Adds them to a copy that outlives its source. */
 lk_status lk__graph_copy_rest(const lk_graph *graph, lk_graph *copy);
 /* "constant0 i32 (2, 3), data 0x1234…: 1, 2, 3, …": the line that ranks compare. */
 void lk__constant_text(const lk_graph *graph, size_t index, char *text, size_t bytes);

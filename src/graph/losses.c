@@ -13,7 +13,7 @@ static lk_tensor record_entropy(lk_site site, lk__op op, lk_tensor logits, lk_te
         return (lk_tensor){g, -1};
     }
     if (options.weight.graph && g->values[options.weight.id].needs_gradient) {
-        lk__graph_fail(g, site, "%s: the samples' weights get no gradient; pass them through lk_stop_gradient",
+        lk__graph_fail(g, site, "%s: sample weights have no gradient; pass them through lk_stop_gradient",
                        lk__op_name(op));
         return (lk_tensor){g, -1};
     }
@@ -51,7 +51,7 @@ lk_tensor lk_mse_each_at(lk_site site, lk_tensor x, lk_tensor target)
     if (!g) return lk__no_result(site, all, 2);
     if (!x.graph || !target.graph || rank < 1 ||
         !lk__shape_equal(&g->values[x.id].shape, &g->values[target.id].shape)) {
-        lk__graph_fail(g, site, "mse_each: x and target need the same shape, (N, …)");
+        lk__graph_fail(g, site, "mse_each: x and target must have the same shape, (N, …)");
         return (lk_tensor){g, -1};
     }
     for (int i = 1; i < rank; i++) axes[i - 1] = i;
@@ -76,7 +76,7 @@ lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target
     lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_bce_with_logits), all, 3);
     for (int i = 1; g && i < 3; i++)
         if (all[i].graph && g->values[all[i].id].needs_gradient)
-            lk__graph_fail(g, site, "bce_with_logits: the %s gets no gradient; pass it through lk_stop_gradient",
+            lk__graph_fail(g, site, "bce_with_logits: the %s has no gradient; pass it through lk_stop_gradient",
                            i == 1 ? "target" : "weight");
     return lk__graph_record(site, LK__OP_bce_with_logits, NULL, all, 3);
 }

@@ -11,11 +11,11 @@
 
 /* ---- operands ---- */
 
-/* A node has one element type: that of its REAL operands (lk__node_element). Its kernel is found by it. */
+/* A node has one element type, the type of its REAL operands (lk__node_element). Its kernel is found by it. */
 typedef enum lk__graph_types {
     /* the element type, one for all such operands: f32, f64, or a narrower one unless lk__op_is_wide */
     LK__TYPE_REAL = 1,
-    LK__TYPE_WIDE, /* that of sums over the element type (base/dtype_list.h) */
+    LK__TYPE_WIDE, /* the type of sums over the element type (base/dtype_list.h) */
     LK__TYPE_F64,
     LK__TYPE_I32,
     LK__TYPE_I64,
@@ -24,7 +24,7 @@ typedef enum lk__graph_types {
     /* elements that are moved, not computed with: as REAL where the value has a floating-point type, else its own type;
      * an output: that of input 0 */
     LK__TYPE_MOVED,
-    LK__TYPE_ANY_WIDE, /* an input of any type; a narrow one is cast to that of its sums */
+    LK__TYPE_ANY_WIDE, /* an input of any type; a narrow one is cast to the type of its sums */
     LK__TYPE_GIVEN,    /* an output: the caller or the shape rule gives it */
     /* an output of products: REAL; WIDE with the attribute sum_batch, which makes it a sum, or where it is a summand of
      * what other ranks have. Kernels make both. */
@@ -68,9 +68,9 @@ typedef struct lk__graph_shapes {
 typedef int (*lk__graph_shape_rule)(lk__graph_shapes *shapes);
 int lk__shape_given(lk__graph_shapes *shapes); /* for shapes that do not follow from the inputs: lk__emit_shaped */
 
-/* ---- gradient rule: appends the nodes that compute the inputs' gradients (lk__grad_give) from dy, that of output 0:
- * of built-in operations only output 0 has a gradient. It may also use a value that forward computed: an output with
- * LK__IF_READ, which evaluation then omits. ---- */
+/* ---- gradient rule: appends the nodes that compute the inputs' gradients (lk__grad_give) from dy, output 0's
+ * gradient: of built-in operations only output 0 has a gradient. It may also use a value that forward computed: an
+ * output with LK__IF_READ, which evaluation then omits. ---- */
 
 typedef struct lk__graph_backward {
     lk_graph      *g;
@@ -163,12 +163,12 @@ typedef enum lk__graph_segments {
     LK__SEGMENTS_JOINED, /* output 0; the inputs are all of them, in their order */
 } lk__graph_segments;
 
-/* Another output than 0 that may reuse the memory of input 0, in nodes that have the input `with`; output 0: none. */
+/* An output other than 0 that may reuse the memory of input 0, in nodes that have the input `with`; output 0: none. */
 typedef struct lk__graph_replaced {
     int output, with;
 } lk__graph_replaced;
 
-/* Of an operation on rows that are grouped by expert, which runs where the weights of these experts are. */
+/* For an operation on rows that are grouped by expert, which runs where the weights of these experts are. */
 typedef struct lk__graph_grouped {
     int      offsets;            /* 1 + the input that says where the rows of each expert begin; 0: it has none */
     unsigned weights, gradients; /* inputs, and outputs, whose dimension 0 is the experts; the others have the rows */
@@ -192,16 +192,16 @@ typedef struct lk__graph_op {
     lk__graph_recompute     recompute;
     lk__graph_fusion        fuse[LK__FUSIONS];
     lk__graph_loss          loss;
-    /* Of a loss: appends what computes its weight without its sum, from what the weight depends on; *value -1: the
-     * weight is the number of elements of operand 0. false: the graph has failed. NULL: it is no loss. */
+    /* For a loss: appends what computes its weight without its sum, from what the weight depends on; *value -1: the
+     * weight is the number of elements of operand 0. false: the graph has failed. NULL: it is not a loss. */
     bool (*weigh)(lk_graph *graph, const lk__graph_node *node, int *value);
-    /* Of a matrix product: the inputs that are multiplied, which lk_plan_config.matmul_precision rounds. 0: it is
-     * none. */
+    /* For a matrix product: the inputs that are multiplied, which lk_plan_config.matmul_precision rounds. 0: not a
+     * matrix product. */
     unsigned           matmul;
     lk__graph_coupled  coupled;
     lk__graph_grouped  grouped;
     lk__graph_segments segments;
-    /* Of an operation that may read several things in one operand: appends nodes that make the node's outputs from
+    /* For an operation that may read several things in one operand: appends nodes that make the node's outputs from
      * slices of it, where `parts` ranks can have more of them so. Returns the last one; LK__NOT_UNPACKED: they cannot,
      * and nothing is appended; -1: the graph has failed. NULL: it does not read such operands. */
     int (*unpack)(lk_graph *graph, const lk__graph_node *node, int64_t parts);
@@ -228,7 +228,7 @@ lk_dtype lk__node_element(const lk_graph *graph, const lk__graph_node *node);
 lk_dtype lk__input_type(lk__op op, int i, lk_dtype element, lk_dtype type);
 /* Casts the inputs where they have another type. false: impossible, recorded in the graph. */
 bool lk__cast_inputs(lk_graph *graph, lk_site site, lk__op op, int *in, int inputs, lk_dtype element);
-/* The type of output i of the node; `given`: that of its shape. */
+/* The type of output i of the node; `given`: the type of its shape. */
 lk_dtype lk__output_type(const lk_graph *graph, const lk__graph_node *node, int output, lk_dtype element,
                          lk_dtype given);
 /* The element type of a node with these inputs: narrow where there are narrow and wide operands, unless the operation

@@ -27,7 +27,7 @@ static int record_operation(lk_graph *g, lk_site site, const lk_operation *opera
     int in[LK_OPERATION_INPUTS];
     if (operation && count != operation->inputs) {
         lk__graph_fail(g, site, "%s takes %d inputs, not %d",
-                       operation->name ? operation->name : "an operation without a name", operation->inputs, count);
+                       operation->name ? operation->name : "an unnamed operation", operation->inputs, count);
         return -1;
     }
     lk__op_attrs attrs = {.custom = add_operation(g, site, operation)};

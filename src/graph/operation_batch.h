@@ -29,7 +29,7 @@ lk_status lk__batch_run(lk__operation_batch *batch, bool backward);
 
 double lk__batch_number(const lk_operand *operand, int64_t i);
 void   lk__batch_set(lk_operand *operand, int64_t i, double value);
-/* Whether the operand of `part` is the same bytes as that of the whole from sample `first` on. */
+/* Whether the operand of `part` has the same bytes as the operand of the whole, from sample `first` on. */
 bool lk__batch_equals(const lk_operand *part, const lk_operand *whole, int64_t first);
 /* The samples of the recorded operands; 0: no input has an axis of them. */
 int64_t lk__batch_samples(const lk__kernel_custom *custom);

@@ -35,7 +35,7 @@ typedef struct lk__graph_optimizer {
     /* Settings that are in range but do not fit together: what is wrong with them, or NULL. The function itself may
      * be NULL. */
     const char *(*check)(const lk_optimizer_config *config);
-    /* Sets the options whose defaults are not those of the list. NULL: none. */
+    /* Sets the options whose defaults differ from the list's. NULL: none. */
     void (*defaults)(lk_optimizer_config *config);
     /* Sets attributes of the operation that are not options. NULL: there are none. */
     void (*attributes)(lk__op_attrs *attributes);

@@ -148,20 +148,20 @@ void lk__graph_terms_text(const lk_graph *g, lk__graph_reasons reason, int at, c
     snprintf(site, sizeof site, "%s:%d", v->site.file ? v->site.file : "?", v->site.line);
     switch (reason) {
     case LK__TERMS_TOO_MANY:
-        snprintf(text, bytes, "%s: the loss is a sum of more than %d losses", site, LK_MAX_LOSSES);
+        snprintf(text, bytes, "%s: the loss is a sum of more than %d terms", site, LK_MAX_LOSSES);
         break;
     case LK__TERMS_NO_WEIGHT:
         snprintf(text, bytes,
                  "%s: this part of the loss is summed or averaged over samples, so it would change with the number of "
-                 "ranks: use lk_loss of a value for each sample, or one such as lk_cross_entropy",
+                 "ranks: use lk_loss with a value for each sample, or a loss such as lk_cross_entropy",
                  site);
         break;
     case LK__TERMS_NO_MEMORY: snprintf(text, bytes, "out of memory"); break;
     default:
         snprintf(text, bytes,
                  "%s: %s of a loss is not supported. A loss is a sum over samples until the update divides it by its "
-                 "weight: losses can be added, subtracted and multiplied by numbers (lk_scale), nothing else; for "
-                 "other functions, compute them for each sample and use lk_loss",
+                 "weight: losses can only be added, subtracted and multiplied by numbers (lk_scale); compute other "
+                 "functions for each sample, then use lk_loss",
                  site, v->kind == LK__VALUE_RESULT ? lk__node_name(g, &g->nodes[v->node]) : "use");
         break;
     }

@@ -45,7 +45,7 @@ static int emit_total(lk_site site, lk_tensor x, lk_tensor weight, const char *w
         return -1;
     }
     if (weight.graph && g->values[weight.id].needs_gradient) {
-        lk__graph_fail(g, site, "%s: the weight gets no gradient; pass it through lk_stop_gradient", what);
+        lk__graph_fail(g, site, "%s: the weight has no gradient; pass it through lk_stop_gradient", what);
         return -1;
     }
     if (!weight.graph && lk__graph_lacks_weight(g, x.id)) {

@@ -77,9 +77,10 @@ static lk_status parse_hosts(lk_context *context, const lk_launch_config *config
         host->ranks = config->ranks;
         host->first_rank = counts->world;
         if (!parse_host(at, length, host))
-            return lk__fail(context, LK_EINVAL,
-                            "'%.*s' is not a host: expected NAME or NAME:RANKS, an IPv6 address in brackets: [::1]:2",
-                            (int)length, at);
+            return lk__fail(
+                context, LK_EINVAL,
+                "'%.*s' is not a host: expected NAME or NAME:RANKS, with IPv6 addresses in brackets: [::1]:2",
+                (int)length, at);
         if (host->ranks > counts->most) counts->most = host->ranks;
         counts->world += host->ranks;
         if (!at[length]) return LK_OK;
@@ -246,7 +247,8 @@ static lk_status check_config(lk_context *context, const lk_launch_config *c)
     if (c->debug_rank >= 0)
         return lk__fail(context, LK_EINVAL, "debugging a rank on the terminal needs all ranks on one host");
     if (c->local_address)
-        return lk__fail(context, LK_EINVAL, "a local address cannot be given for several hosts: each has its own");
+        return lk__fail(context, LK_EINVAL,
+                        "a local address cannot be given for several hosts, since each has its own");
     sigset_t signals;
     LK__TRY(lk__signals_parse(context, c->signals, &signals));
     LK__TRY(lk__prefix_check(context, c));
@@ -285,7 +287,7 @@ static lk_status run_hosts(launcher *h, line_handler *handlers, int *exit_code)
         LK__TRY(run_generation(h, handlers));
         lk__job_report(&h->job);
         if (h->job.end_reason != LK__FAILED || h->job.interrupts || h->job.generation == h->config->max_restarts) break;
-        lk__job_print(&h->job, "starting all ranks of all hosts again: restart %d of %d", h->job.generation + 1,
+        lk__job_print(&h->job, "restarting all ranks on all hosts: restart %d of %d", h->job.generation + 1,
                       h->config->max_restarts);
     }
     *exit_code = lk__job_result(&h->job);

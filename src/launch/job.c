@@ -36,7 +36,7 @@ int lk__exit_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(stat
 lk_status lk__random_hex(lk_context *context, char *out, size_t bytes)
 {
     if (!lk__entropy_hex(out, bytes))
-        return lk__fail(context, LK_EIO, "cannot read random numbers: %s", strerror(errno));
+        return lk__fail(context, LK_EIO, "cannot get random numbers from the system: %s", strerror(errno));
     return LK_OK;
 }
 
@@ -95,7 +95,7 @@ void lk__job_close(lk__launch_job *job)
     lk__folder_filtered_close(job);
     int why = job->folder[0] ? lk__folder_remove(job->folder) : 0;
     if (why)
-        lk__job_print(job, "cannot remove the temporary files in %s: %s; the next launch tries again", job->folder,
+        lk__job_print(job, "cannot remove the temporary files in %s: %s; the next launch will try again", job->folder,
                       strerror(why));
     if (job->lock >= 0) close(job->lock);
     lk__reaper_stop(job); /* after the folder was removed */
@@ -152,26 +152,29 @@ static lk_status check_config(lk_context *context, const lk_launch_config *confi
 {
     if (!config->program || !config->program[0]) return lk__fail(context, LK_EINVAL, "no program to start");
     if (config->ranks < 1 || config->ranks > MOST_RANKS)
-        return lk__fail(context, LK_EINVAL, "%d ranks on one host: expected 1 to %d", config->ranks, MOST_RANKS);
+        return lk__fail(context, LK_EINVAL, "cannot start %d ranks on one host: expected 1 to %d", config->ranks,
+                        MOST_RANKS);
     if (config->nodes < 1 || config->node < 0 || config->node >= config->nodes)
-        return lk__fail(context, LK_EINVAL, "node %d of %d nodes: expected 0 to %d", config->node, config->nodes,
+        return lk__fail(context, LK_EINVAL, "node rank %d of %d nodes: expected 0 to %d", config->node, config->nodes,
                         config->nodes - 1);
     if (config->nodes > 1 && (!config->master_address || !config->master_port))
-        return lk__fail(context, LK_EINVAL, "%d nodes need the address and the port of node 0", config->nodes);
+        return lk__fail(context, LK_EINVAL, "%d nodes require the address and port of node 0", config->nodes);
     if (config->nodes > 1 && config->max_restarts)
         return lk__fail(context, LK_EINVAL,
                         "restarts are not supported with %d nodes: each launcher controls only its own ranks",
                         config->nodes);
     if (config->join_timeout < 0)
-        return lk__fail(context, LK_EINVAL, "join timeout of %g s: expected 0 for the default, or more",
+        return lk__fail(context, LK_EINVAL, "the join timeout is %g s: expected 0 (the default) or more",
                         config->join_timeout);
     if (config->numa_binding && config->no_pin)
-        return lk__fail(context, LK_EINVAL, "a NUMA binding and no pinning are mutually exclusive");
+        return lk__fail(context, LK_EINVAL,
+                        "numa_binding (--numa-binding) and no_pin (--no-pin) are mutually exclusive");
     LK__TRY(lk__numa_check(context, config->numa_binding));
     if (config->local_address) LK__TRY(lk__own_address_check(context, config->local_address));
     if (config->grace < 0 || config->monitor_interval <= 0 || config->max_restarts < 0)
         return lk__fail(context, LK_EINVAL,
-                        "grace and number of restarts must not be negative, and the monitor interval must be positive");
+                        "the grace period and the number of restarts must not be negative, and the monitor interval "
+                        "must be positive");
     sigset_t signals;
     LK__TRY(lk__signals_parse(context, config->signals, &signals));
     LK__TRY(lk__prefix_check(context, config));
@@ -194,7 +197,7 @@ static lk_status check_debug(lk_context *context, const lk_launch_config *config
                         part->first_rank, part->first_rank + config->ranks - 1);
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
         return lk__fail(context, LK_EINVAL,
-                        "rank %d cannot get the terminal: standard input and output are not a terminal", rank);
+                        "rank %d cannot be given the terminal: standard input and output are not a terminal", rank);
     return LK_OK;
 }
 
@@ -217,7 +220,7 @@ static lk_status check_devices(lk_context *context, const lk_launch_config *conf
     int         count = visible && *visible ? 1 : 0;
     for (const char *at = visible; at && (at = strchr(at, ',')); at++) count++;
     if (config->virtual_local_rank && visible && count < config->ranks)
-        return lk__fail(context, LK_EINVAL, "%d ranks need a GPU each, but CUDA_VISIBLE_DEVICES lists only %d",
+        return lk__fail(context, LK_EINVAL, "%d ranks need one GPU each, but CUDA_VISIBLE_DEVICES lists only %d",
                         config->ranks, count);
     return LK_OK;
 }
@@ -362,7 +365,7 @@ lk_status lk__launch_local(lk_context *context, const lk_launch_config *config, 
         if (job.end_reason != LK__FAILED || job.interrupts || job.generation == config->max_restarts) break;
         if (lk__job_user_error(&job)) break; /* the same command would end so again */
         job.generation++;
-        lk__job_print(&job, "starting all ranks again: restart %d of %d", job.generation, config->max_restarts);
+        lk__job_print(&job, "restarting all ranks: restart %d of %d", job.generation, config->max_restarts);
     }
     if (status == LK_OK) *exit_code = lk__job_result(&job);
 done:

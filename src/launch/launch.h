@@ -98,10 +98,11 @@ typedef struct lk__launch_job {
     int  lock;                    /* held in folder while the job runs; -1: none */
     char logs[LK__LAUNCH_PATH];   /* kept: logs and error files; "": none */
     int  generation;
-    const char           *address;
-    int                   port;
-    cpu_set_t            *cores;    /* one set per rank: those of its threads; NULL: not pinned */
-    cpu_set_t            *allowed;  /* one set per rank: those that its process may use; NULL: all that this one may */
+    const char *address;
+    int         port;
+    cpu_set_t  *cores; /* one set per rank: the cores of its threads; NULL: not pinned */
+    /* one set per rank: the cores that its process may use; NULL: all that this one may */
+    cpu_set_t            *allowed;
     int                   threads;  /* of each rank: LOCKSTEP_THREADS and OMP_NUM_THREADS */
     bool                  uses_ssh; /* children are ssh processes, not ranks */
     lk__launch_child     *children;
@@ -206,7 +207,7 @@ void      lk__environment_free(lk__launch_environment *environment);
 /* ---- topology.c ---- */
 void lk__topology_list(const cpu_set_t *set, char *out, size_t size); /* "0-3,8" */
 enum { LK__TOPOLOGY_TEXT = 512 };                                     /* bytes: how ranks are pinned, for a message */
-/* device: that of lk_launch_config. */
+/* device: lk_launch_config's. */
 lk_status lk__topology_split(lk_context *context, int ranks, const char *device, cpu_set_t **cores, int *threads,
                              char text[LK__TOPOLOGY_TEXT]);
 /* The same by memory nodes; *cores is reused, or allocated if NULL. */
@@ -235,7 +236,7 @@ typedef struct lk__launch_gpus {
     char names[LK__GPUS][LK__GPU_NAME]; /* addresses on the PCI bus, in their order */
 } lk__launch_gpus;
 void lk__gpus_list(const char *root, lk__launch_gpus *gpus);
-/* How many a process sees. visible: CUDA_VISIBLE_DEVICES; NULL: not set. */
+/* How many GPUs a process sees. visible: CUDA_VISIBLE_DEVICES; NULL: not set. */
 int lk__gpus_visible(const lk__launch_gpus *gpus, const char *visible);
 /* The index in `gpus` of the one that a process sees under `number`; -1: not known. Entries of `visible` are numbers or
  * UUIDs. */

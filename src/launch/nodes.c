@@ -23,7 +23,7 @@ lk_status lk_launch_nodes(lk_context *context, int ranks, int *nodes)
     if (given) return LK_OK;
     *nodes = 1;
     if (ranks < 1 || ranks > (int)(sizeof found / sizeof *found))
-        return lk__fail(context, LK_EINVAL, "%d ranks on one host: expected 1 to 4096", ranks);
+        return lk__fail(context, LK_EINVAL, "cannot start %d ranks on one host: expected 1 to 4096", ranks);
     LK__TRY(lk__topology_split(context, ranks, "cpu", &cores, &threads, text));
     if (!cores) return LK_OK; /* they are not pinned, so all have the same */
     *nodes = 0;

@@ -136,17 +136,17 @@ static lk_status select_part(const binder *b, int node, int index, int sharing, 
     int         count = split_node(h, node, caches, groups);
     CPU_ZERO(cores);
     if (count < 0)
-        return lk__fail(context, LK_EINVAL,
-                        "NUMA binding core-complex: this machine lists no third-level cache; node, socket "
-                        "and exclusive are available");
+        return lk__fail(
+            context, LK_EINVAL,
+            "NUMA binding core-complex: this machine reports no L3 cache; node, socket and exclusive are available");
     if (caches) {
         *cores = groups[index % count];
         return LK_OK;
     }
     if (count < sharing)
         return lk__fail(context, LK_EINVAL,
-                        "NUMA binding exclusive: node %d has %d cores for %d ranks; node and socket let "
-                        "ranks share them",
+                        "NUMA binding exclusive: node %d has only %d cores for %d ranks; the bindings node and socket "
+                        "let ranks share cores",
                         h->ids[node], count, sharing);
     int each = count / sharing, more = count % sharing, first = index * each + (index < more ? index : more);
     for (int i = first; i < first + each + (index < more); i++) CPU_OR(cores, cores, &groups[i]);
@@ -195,7 +195,7 @@ lk_status lk__numa_bind(lk_context *context, const lk__launch_binding *binding, 
         find_nodes(h);
         if (h->count == 0)
             status = lk__fail(context, LK_EINVAL,
-                              "NUMA binding %s: this machine lists no memory nodes (/sys/devices/system/node)",
+                              "NUMA binding %s: this machine reports no memory nodes (/sys/devices/system/node)",
                               binding->mode);
     }
     if (status >= 0) choose_nodes(h, ranks, binding->visible, nodes);

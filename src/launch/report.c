@@ -84,22 +84,20 @@ static bool print_signal(lk__launch_job *job, const lk__launch_child *child)
     case SIGKILL:
     case SIGXCPU:
         if (over)
-            lk__job_print(job,
-                          "  the limit on CPU time was reached: %.1f s of %.0f s were used; raise it with ulimit -t",
+            lk__job_print(job, "  the CPU time limit was reached: %.1f s of %.0f s were used; raise it with ulimit -t",
                           used, limit);
         else if (signal == SIGXCPU)
-            lk__job_print(job, "  the limit on CPU time was reached, after %.1f s: raise it with ulimit -t", used);
+            lk__job_print(job, "  the CPU time limit was reached after %.1f s: raise it with ulimit -t", used);
         return over;
-    case SIGXFSZ:
-        lk__job_print(job, "  the limit on the size of files was reached by a write: raise it with ulimit -f");
-        return true;
+    case SIGXFSZ: lk__job_print(job, "  a write exceeded the file size limit: raise it with ulimit -f"); return true;
     case SIGBUS:
-        lk__job_print(job, "  memory of a mapped file could not be read or written: is the disk, TMPDIR or /dev/shm "
-                           "full, or was the file truncated?");
+        lk__job_print(job, "  a memory-mapped file could not be read or written: is the disk, TMPDIR or /dev/shm full, "
+                           "or was the file truncated?");
         return true;
     case SIGILL:
         lk__job_print(
-            job, "  the program executed an instruction that this CPU does not have: was it built for another one?");
+            job,
+            "  the program executed an instruction that this CPU does not have: was it built for a different CPU?");
         return true;
     case SIGSYS:
         lk__job_print(job, "  a system call was blocked by a filter (seccomp, for example in a container)");
@@ -124,7 +122,7 @@ static void print_memory(lk__launch_job *job, const lk__launch_child *child, boo
                           "(oom_kill %ld -> %ld)",
                           job->oom_host, on_host);
         else if (job->oom_cgroup >= 0 || job->oom_host >= 0)
-            lk__job_print(job, "  no out-of-memory kill was counted: a process sent the signal");
+            lk__job_print(job, "  the kernel counted no out-of-memory kill: a process sent the signal");
     }
     char text[32];
     format_memory(child->usage.ru_maxrss, text, sizeof text);
@@ -232,7 +230,7 @@ static void print_first(lk__launch_job *job, const lk__launch_child *child)
             lk__job_print(job, "  255 is also ssh's exit code when it cannot reach a host");
         if (WIFEXITED(child->status) && WEXITSTATUS(child->status) == 127 && child->port == 0)
             lk__job_print(job,
-                          "  there is no Lockstep at %s on that host, and none on its PATH: give its path there with "
+                          "  Lockstep was not found at %s on that host, or on its PATH: give its path there with "
                           "--remote-command",
                           job->config->remote_command);
         if (child->no_answer)
@@ -317,7 +315,7 @@ static void print_others(lk__launch_job *job)
     else if (job->out->error == EPIPE)
         snprintf(because, sizeof because, "because the reader of standard output closed it");
     else
-        snprintf(because, sizeof because, "because standard output cannot be written");
+        snprintf(because, sizeof because, "because writing to standard output failed");
     if (list_children(job, failed_after, names, sizeof names))
         lk__job_print(job, "%sfailed %s: %s", lead, because, names);
     if (list_children(job, also_failed, names, sizeof names))
@@ -342,7 +340,7 @@ void lk__job_report(lk__launch_job *job)
     bool user_error = lk__job_user_error(job);
     if (job->first && !user_error) print_first(job, job->first);
     if (job->end_reason == LK__OUTPUT_CLOSED && job->out->error != EPIPE)
-        lk__job_print(job, "standard output cannot be written: %s", strerror(job->out->error));
+        lk__job_print(job, "cannot write to standard output: %s", strerror(job->out->error));
     if (job->end_reason != LK__RUNNING && !user_error) print_others(job);
     for (int i = 0; i < 2 * job->count; i++)
         if (job->children[i / 2].streams[i % 2].file_error)

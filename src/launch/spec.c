@@ -131,7 +131,7 @@ lk_status lk__spec_parse(lk_context *context, lk__launch_spec *spec)
         if (!parse_entry(spec, spec->text + at))
             return lk__fail(
                 context, LK_EFORMAT,
-                "the launcher's job specification has '%.40s', which this version of lockstep does not support",
+                "the launcher's job specification contains '%.40s', which this version of lockstep does not support",
                 spec->text + at);
         at += length + 1;
     }

@@ -65,12 +65,11 @@ lk_status lk__descriptors_check(lk_context *context, int count, int each, const 
     if (why != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) < 0)
         return lk__fail(context, LK_EIO, "cannot open the %d files and pipes that %d %s%s need: %s", needed, count,
                         noun, count == 1 ? "" : "s", strerror(why));
-    return lk__fail(
-        context, LK_EIO,
-        "%d %s%s need %d file descriptors in the launcher, and %d are free (limit %llu): raise the limit with "
-        "ulimit -n %llu",
-        count, noun, count == 1 ? "" : "s", needed, got, (unsigned long long)limit.rlim_cur,
-        (unsigned long long)limit.rlim_cur + (unsigned long long)(needed - got));
+    return lk__fail(context, LK_EIO,
+                    "%d %s%s need %d file descriptors in the launcher, but only %d are free (limit %llu): raise the "
+                    "limit with ulimit -n %llu",
+                    count, noun, count == 1 ? "" : "s", needed, got, (unsigned long long)limit.rlim_cur,
+                    (unsigned long long)limit.rlim_cur + (unsigned long long)(needed - got));
 }
 
 /* User errors: exec's error for a program that does not exist or is not executable. Others are system failures. */

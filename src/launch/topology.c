@@ -159,13 +159,15 @@ lk_status lk_launch_count(lk_context *context, const char *text, int *ranks)
     long      number = strtol(text, &end, 10);
     if (end != text && !*end) {
         if (number < 1 || number > 4096)
-            return lk__fail(context, LK_EINVAL, "%s ranks on one host: expected 1 to 4096, or auto, gpu or cpu", text);
+            return lk__fail(context, LK_EINVAL,
+                            "cannot start %s ranks on one host: expected 1 to 4096, or auto, gpu or cpu", text);
         *ranks = (int)number;
         return LK_OK;
     }
     bool automatic = strcmp(text, "auto") == 0;
     if (!automatic && strcmp(text, "gpu") != 0 && strcmp(text, "cpu") != 0)
-        return lk__fail(context, LK_EINVAL, "'%.40s' ranks: expected a number, auto, gpu or cpu", text);
+        return lk__fail(context, LK_EINVAL, "'%.40s' is not a number of ranks: expected a number, auto, gpu or cpu",
+                        text);
     *ranks = strcmp(text, "cpu") == 0 ? 0 : count_gpus();
     if (*ranks) return LK_OK;
     if (strcmp(text, "gpu") == 0)

@@ -24,28 +24,28 @@ static bool check_options(lk_site site, lk_tensor x, const char *name, const lk_
     double      tokens = 1;
     if (!is_usable(x)) return false;
     if (lk_tensor_rank(x) < 2) {
-        lk_graph_fail(x.graph, "%s:%d: lk_moe \"%s\": x has %d axes; expected tokens and their width", file, site.line,
-                      name, lk_tensor_rank(x));
+        lk_graph_fail(x.graph, "%s:%d: lk_moe \"%s\": x has %d axes; expected (tokens, width)", file, site.line, name,
+                      lk_tensor_rank(x));
         return false;
     }
     for (int i = 0; i + 1 < lk_tensor_rank(x); i++) tokens *= (double)lk_tensor_dim(x, i);
     if (o->experts < 1 || o->experts > 65536 || o->k < 1 || o->k > o->experts) {
         lk_graph_fail(x.graph,
-                      "%s:%d: lk_moe \"%s\": %lld experts per token of %lld experts; expected 1 to 65536 experts, and "
-                      "at least one and at most all of them per token",
+                      "%s:%d: lk_moe \"%s\": %lld experts per token out of %lld; expected 1 to 65536 experts, of which "
+                      "each token uses at least one",
                       file, site.line, name, (long long)o->k, (long long)o->experts);
         return false;
     }
     if (o->hidden < 1 || !(o->capacity >= 0)) {
         lk_graph_fail(x.graph,
-                      "%s:%d: lk_moe \"%s\": hidden is %lld and capacity %g; expected a hidden of 1 or more, and a "
-                      "capacity of 0 or more",
+                      "%s:%d: lk_moe \"%s\": hidden is %lld and capacity is %g; expected hidden to be at least 1 and "
+                      "capacity at least 0",
                       file, site.line, name, (long long)o->hidden, o->capacity);
         return false;
     }
     if (o->capacity > 0 && o->capacity * tokens * (double)o->k / (double)o->experts < 1) {
         lk_graph_fail(x.graph,
-                      "%s:%d: lk_moe \"%s\": a capacity of %g leaves an expert less than one of %.0f tokens: "
+                      "%s:%d: lk_moe \"%s\": a capacity of %g gives an expert room for less than one of %.0f tokens: "
                       "every token would be dropped",
                       file, site.line, name, o->capacity, tokens);
         return false;

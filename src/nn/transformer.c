@@ -151,12 +151,12 @@ static bool check_heads(const lk_transformer_config *c, bool width_given, char *
         return false;
     }
     if (c->heads % c->kv_heads != 0) {
-        snprintf(why, size, "%lld heads of keys and values do not divide %lld heads of queries", (long long)c->kv_heads,
+        snprintf(why, size, "%lld key/value heads do not divide %lld query heads", (long long)c->kv_heads,
                  (long long)c->heads);
         return false;
     }
     if (c->kind == LK_TRANSFORMER_LLAMA && c->head_width % 2 != 0) {
-        snprintf(why, size, "rotary positions need an even width of a head; it is %lld", (long long)c->head_width);
+        snprintf(why, size, "rotary positions need an even head width; it is %lld", (long long)c->head_width);
         return false;
     }
     if (c->kind != LK_TRANSFORMER_LLAMA && (c->kv_heads != c->heads || c->head_width * c->heads != c->width)) {
@@ -174,12 +174,11 @@ static bool check_rope(const lk_transformer_config *c, char *why, size_t size)
 {
     bool scaled = c->rope_scaling != LK_ROPE_DEFAULT, llama3 = c->rope_scaling == LK_ROPE_LLAMA3;
     if (scaled && !(c->rope_factor >= 1)) {
-        snprintf(why, size, "the rope scaling's factor is %g; expected at least 1", c->rope_factor);
+        snprintf(why, size, "the rope scaling factor is %g; expected at least 1", c->rope_factor);
         return false;
     }
     if (llama3 && (c->rope_context < 1 || !(c->rope_low > 0) || !(c->rope_high > c->rope_low))) {
-        snprintf(why, size,
-                 "llama3's rope scaling needs an original context, and low < high frequency factors above 0");
+        snprintf(why, size, "llama3 rope scaling needs an original context, and low < high frequency factors above 0");
         return false;
     }
     return true;
@@ -201,11 +200,11 @@ static bool check_experts(const lk_transformer_config *c, char *why, size_t size
     else if (c->experts < 1 || c->experts > 65536)
         snprintf(why, size, "experts is %d; expected 1 to 65536", c->experts);
     else if (c->experts_per_token < 1 || c->experts_per_token > c->experts)
-        snprintf(why, size, "%d experts per token, but there are %d", c->experts_per_token, c->experts);
+        snprintf(why, size, "%d experts per token, but the model has only %d", c->experts_per_token, c->experts);
     else if (c->mlp_bias)
         snprintf(why, size, "experts cannot have a bias");
     else if (!(c->router_loss >= 0 && c->router_loss <= 1e6))
-        snprintf(why, size, "the factor of the router's loss is %g; expected 0 or more", c->router_loss);
+        snprintf(why, size, "the router loss factor is %g; expected 0 or more", c->router_loss);
     else
         return true;
     return false;
@@ -327,7 +326,7 @@ static bool check_tokens(lk_tensor tokens, const lk_transformer_config *c)
 {
     if (!is_usable(tokens)) return false;
     if (lk_tensor_rank(tokens) != 2 || lk_tensor_dtype(tokens) != LK_I32) {
-        lk_graph_fail(tokens.graph, "%s needs token ids i32 (N, T); the input is %s with %d axes: text data has them",
+        lk_graph_fail(tokens.graph, "%s needs i32 token ids (N, T), such as text data; the input is %s with %d axes",
                       kind_name(c), lk_dtype_name(lk_tensor_dtype(tokens)), lk_tensor_rank(tokens));
         return false;
     }
@@ -358,9 +357,10 @@ static bool check_cache(lk_tensor tokens, const lk_transformer_config *c, const 
     bool right = o->cache == 0 || (o->cache > 0 && c->kind != LK_TRANSFORMER_ENCODER && o->positions.graph &&
                                    o->rows.graph && o->last.graph && !o->lengths.graph);
     if (!right)
-        lk_graph_fail(tokens.graph,
-                      "%s with a cache of %lld rows: only gpt and llama support a cache, with positions, rows and last",
-                      kind_name(c), (long long)o->cache);
+        lk_graph_fail(
+            tokens.graph,
+            "%s with a cache of %lld rows: only gpt and llama support a cache, and only with positions, rows and last",
+            kind_name(c), (long long)o->cache);
     return right;
 }
 

@@ -22,9 +22,9 @@ lk_tensor lk__nn_zeros(lk_tensor x, const char *name, int64_t size);
 lk_tensor lk__nn_activate(lk_tensor x, lk_activation activation);
 /* lk_dropout, or x where the probability is 0. */
 lk_tensor lk__nn_drop(lk_tensor x, double probability);
-/* (N, T, width): the embeddings of tokens plus those of their positions. */
+/* (N, T, width): the embeddings of tokens plus the embeddings of their positions. */
 lk_tensor lk__nn_add_positions(lk_tensor x, lk_tensor table, lk_tensor positions);
-/* Keys or values (N, T, W) of the tokens, or with a cache (N, rows, W) those of all tokens; `name` is its buffer's. */
+/* Keys or values (N, T, W) of the tokens or, with a cache, of all tokens (N, rows, W); `name` is its buffer's. */
 lk_tensor lk__nn_cached(lk_tensor x, const char *name, const lk_transformer_options *options);
 /* A name scope for block i of a stack: "h.3". */
 void lk__nn_block_begin(lk_tensor x, int64_t i, bool recompute);

@@ -1,5 +1,4 @@
-/* access.c - the accesses of instructions: those of nodes, of numbers and of inputs; access_bucket.c has those of
- * gradients. */
+/* access.c - the accesses of instructions: to nodes, numbers and inputs; access_bucket.c has accesses to gradients. */
 #include "plan/access.h"
 
 #include "base/tree.h"
@@ -481,7 +480,7 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     if (!find_of_nodes(a, run, in) && !find_of_numbers(a, run, in) && !find_of_gradients(a, run, in) &&
         !has_no_accesses(in->action))
         return lk__fail(a->plan->context, LK_EUNSUPPORTED,
-                        "it is not known what the instruction \"%s\" reads and writes", lk__action_name(in->action));
+                        "it is not known which memory the instruction \"%s\" accesses", lk__action_name(in->action));
     return a->status;
 }
 

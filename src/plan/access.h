@@ -58,7 +58,7 @@ typedef struct lk__plan_accesses {
     bool                  late;   /* lk__plan_sums_late */
     int                   slot;   /* the first of the run: those below are counted from it */
     int                   parts;  /* micro-batches or leaves of this rank in a step */
-    int                  *root;   /* by value: the value whose bytes it has: that which it is a view of, or itself */
+    int                  *root;   /* by value: the value whose bytes it has: the one that it is a view of, or itself */
     bool                 *scaled; /* by value: a factor of one of several losses */
     size_t                values;
     lk__plan_access      *all;
@@ -69,24 +69,24 @@ typedef struct lk__plan_accesses {
 
 lk_status lk__accesses_create(const lk_plan *plan, const lk__plan_list *list, lk__plan_group group,
                               const lk__plan_owned *pieces, size_t pieces_count, lk__plan_accesses *accesses);
-/* Replaces the accesses by those of this instruction: reads first. */
+/* Replaces the accesses with the accesses of this instruction, reads first. */
 lk_status lk__accesses_find(lk__plan_accesses *accesses, const lk__schedule_run *run,
                             const lk__plan_instruction *instruction);
-/* The same of what is there before the first run, and of what must be there after the last. */
+/* The same for what is there before the first run, and for what must be there after the last. */
 lk_status lk__accesses_before(lk__plan_accesses *accesses, const lk__schedule_run *first);
 lk_status lk__accesses_after(lk__plan_accesses *accesses, const lk__schedule_run *last);
 void      lk__accesses_free(lk__plan_accesses *accesses);
 
-/* ---- access_bucket.c: of instructions on gradients; for access.c ---- */
+/* ---- access_bucket.c: accesses of instructions on gradients; for access.c ---- */
 void lk__access_bucket(lk__plan_accesses *accesses, const lk__schedule_run *run,
                        const lk__plan_instruction *instruction);
 void lk__access_shared(lk__plan_accesses *accesses, const lk__schedule_run *run,
                        const lk__plan_instruction *instruction);
-/* What a kernel makes of the gradient of experts: that of a leaf of each source (expert_leaves.h). */
+/* What a kernel makes of the gradient of experts: the gradient of one leaf of each source (expert_leaves.h). */
 void lk__access_sources(lk__plan_accesses *accesses, const lk__schedule_run *run, size_t state);
 /* All gradients of a step, as the other ranks of the host read them. */
 void lk__access_lent(lk__plan_accesses *accesses);
-/* ---- access_shard.c: of state that ranks have slices of; for access.c ---- */
+/* ---- access_shard.c: accesses to state that ranks have slices of; for access.c ---- */
 void lk__access_unit(lk__plan_accesses *accesses, lk__plan_access_kind kind, int unit, bool slice,
                      lk__plan_stage stage);
 void lk__access_start_shard(lk__plan_accesses *accesses, const lk__schedule_run *run, int bucket);
@@ -104,7 +104,7 @@ void lk__access_slice(lk__plan_accesses *accesses, const lk__graph_node *node);
 lk__plan_content *lk__access_put(lk__plan_accesses *accesses, lk__plan_access access);
 lk__plan_content *lk__access_number(lk__plan_accesses *accesses, lk__plan_access_kind kind, int space, size_t number,
                                     int first, int count);
-/* A value of the list in a slot, of a part; with LK__PART_ALL a gradient is that of all parts, reduced. */
+/* A value of the list in a slot, of a part; with LK__PART_ALL a gradient is the reduced gradient of all parts. */
 lk__plan_content *lk__access_value(lk__plan_accesses *accesses, lk__plan_access_kind kind, int value, int slot,
                                    int part, int set);
 /* What is on the stack of sums (leaf_stack.h) before and after `count` leaves of this rank from `first` on; of both the

@@ -18,18 +18,17 @@ static lk_status check_products(lk_graph *g, lk_matmul_precision precision)
 {
     lk_context *c = g->context;
     if (!lk_matmul_precision_name(precision))
-        return lk__fail(c, LK_EINVAL, "unknown precision %d of matrix products", (int)precision);
+        return lk__fail(c, LK_EINVAL, "unknown matmul precision %d", (int)precision);
     if (precision == LK_MATMUL_HIGHEST) return LK_OK;
     if (g->real != LK_F32)
         return lk__fail(c, LK_EINVAL,
                         "rounding operands of matrix products to %s requires a graph recorded in f32, not in %s",
                         lk_matmul_precision_name(precision), lk_dtype_name(g->real));
     if (!lk__context_device(c)->backend->kernels.rounded_products)
-        return lk__fail(
-            c, LK_EUNSUPPORTED,
-            "matrix products of f32 whose operands are rounded to %s are not supported on %s, which has TF32 "
-            "(--tf32) and mixed precision (--dtype bf16) instead",
-            lk_matmul_precision_name(precision), lk_context_device(c));
+        return lk__fail(c, LK_EUNSUPPORTED,
+                        "f32 matrix products with operands rounded to %s are not supported on %s, which supports TF32 "
+                        "(--tf32) and mixed precision (--dtype bf16) instead",
+                        lk_matmul_precision_name(precision), lk_context_device(c));
     return LK_OK;
 }
 
@@ -40,7 +39,7 @@ static lk_status check_precision(lk_graph *g, const lk_plan_config *config)
     if ((unsigned)config->policy >= LK_POLICY_COUNT)
         return lk__fail(c, LK_EINVAL, "unknown precision policy %d", (int)config->policy);
     if (config->policy != LK_POLICY_RECORDED && g->real != LK_F32)
-        return lk__fail(c, LK_EINVAL, "the policy %s needs a graph that was recorded in f32, not in %s",
+        return lk__fail(c, LK_EINVAL, "the policy %s requires a graph recorded in f32, not in %s",
                         lk_policy_name(config->policy), lk_dtype_name(g->real));
     if (!reduces_gradients(reduced))
         return lk__fail(c, LK_EINVAL, "gradients can be reduced in %s, not in %s",
@@ -108,7 +107,7 @@ static lk_status check_tensors(lk_graph *g, const lk_plan_config *config)
     if (g->block)
         return lk__fail(c, LK_EINVAL, "block \"%s\" is still open; lk_block_end is missing", g->blocks[g->block].name);
     if (lk__empty_line(config->loss))
-        return lk__fail(c, LK_EINVAL, "the loss is an empty tensor, first passed to the call in line %d",
+        return lk__fail(c, LK_EINVAL, "the loss is an empty tensor, first passed to the call on line %d",
                         lk__empty_line(config->loss));
     if (config->loss.graph && !is_value(g, config->loss))
         return lk__fail(c, LK_EINVAL, "the loss belongs to a different graph");
@@ -130,11 +129,11 @@ static lk_status check_division(lk_context *c, const lk_parallel *parallel, int 
 {
     int most = parallel->leaves > 0 ? (parallel->leaves + parts - 1) / parts : 0; /* leaves of a rank */
     if (parallel->leaves < 0 || parallel->micro_batches < 0)
-        return lk__fail(c, LK_EINVAL, "%d leaves and %d micro-batches: expected 0 or more", parallel->leaves,
-                        parallel->micro_batches);
+        return lk__fail(c, LK_EINVAL, "%d leaves and %d micro-batches are invalid: expected 0 or more",
+                        parallel->leaves, parallel->micro_batches);
     if (parallel->leaves && parallel->leaves < parts)
-        return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", parallel->leaves,
-                        parts);
+        return lk__fail(c, LK_EINVAL, "%d leaves are too few for %d ranks: each rank needs at least one leaf",
+                        parallel->leaves, parts);
     if (parallel->leaves && parallel->micro_batches > most)
         return lk__fail(c, LK_EINVAL,
                         "%d micro-batches of %d leaves on %d ranks: a micro-batch must have whole leaves, so at most "
@@ -153,8 +152,8 @@ static lk_status check_sharing(lk_context *c, const lk_parallel *parallel, const
     if (parallel->state != LK_STATE_SHARED || lk__mesh_extent(mesh, LK__PLAN_BATCH_AXES) == 1) return LK_OK;
     if (!lk__device_is_host(lk__context_device(c)))
         return lk__fail(c, LK_EUNSUPPORTED,
-                        "ranks share their state in the host's memory, which the device %s cannot use: plan "
-                        "it as replicated (LK_STATE_REPLICATED, --state replicated)",
+                        "ranks share their state in host memory, which the device %s cannot use: plan it as replicated "
+                        "(LK_STATE_REPLICATED, --state replicated)",
                         lk_context_device(c));
     if (!lk__plan_hosts_share(mesh, parallel->leaves, parallel->hosts, why, sizeof why))
         return lk__fail(c, LK_EUNSUPPORTED,
@@ -168,11 +167,12 @@ static lk_status check_sharing(lk_context *c, const lk_parallel *parallel, const
 static lk_status check_layout(lk_context *c, const lk_parallel *parallel)
 {
     if (parallel->sum_part_minimum < 0)
-        return lk__fail(c, LK_EINVAL, "sum_part_minimum is %d; expected 1 or more, or 0 for 96",
+        return lk__fail(c, LK_EINVAL, "sum_part_minimum is %d; expected 1 or more, or 0, which means 96",
                         parallel->sum_part_minimum);
     if (!parallel->reproducible_layout) return LK_OK;
     if (!parallel->leaves)
-        return lk__fail(c, LK_EINVAL, "reproducible_layout needs leaves, the summands of every sum over the batch");
+        return lk__fail(c, LK_EINVAL,
+                        "reproducible_layout requires leaves, which are the terms of every sum over the batch");
     if (!lk__context_device(c)->backend->kernels.sums_in_parts)
         return lk__fail(c, LK_EUNSUPPORTED,
                         "every layout gives the same bits only on CPUs, but the device is %s: use --device cpu, or "
@@ -216,9 +216,10 @@ static lk_status check_placements(lk_context *c, const lk_plan_config *config)
                         config->pieces, LK__PIECES_MOST);
     const lk_parallel *parallel = &config->parallel;
     if (parallel->shard_stage < 0 || parallel->shard_stage > 3)
-        return lk__fail(c, LK_EINVAL, "shard_stage is %d; expected 1, 2 or 3, or 0 for 3", parallel->shard_stage);
+        return lk__fail(c, LK_EINVAL, "shard_stage is %d; expected 1, 2 or 3, or 0, which means 3",
+                        parallel->shard_stage);
     if (parallel->blocks_in_flight < 0)
-        return lk__fail(c, LK_EINVAL, "blocks_in_flight is %d; expected 1 or more, or 0 for 2",
+        return lk__fail(c, LK_EINVAL, "blocks_in_flight is %d; expected 1 or more, or 0, which means 2",
                         parallel->blocks_in_flight);
     return lk__tactics_check(c, config->tactics);
 }
@@ -253,8 +254,8 @@ lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_gri
         !lk__device_is_host(lk__context_device(g->context)))
         status =
             lk__fail(g->context, LK_EUNSUPPORTED,
-                     "%d leaves cannot be combined with ranks that have different experts: on %s the rows of an expert "
-                     "are not added leaf by leaf, so train without leaves (--reproducible), or without the expert axis",
+                     "%d leaves cannot be combined with ranks that have different experts: on %s an expert's rows are "
+                     "not summed leaf by leaf, so train without leaves (--reproducible), or without the expert axis",
                      config->parallel.leaves, lk_context_device(g->context));
     if (status >= 0) status = check_sharing(g->context, &config->parallel, mesh);
     if (status >= 0) status = check_placements(g->context, config);

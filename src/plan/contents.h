@@ -40,12 +40,12 @@ static inline bool lk__content_equal(const lk__plan_content *a, const lk__plan_c
            a->origin == b->origin;
 }
 
-/* The first interval that ends after `at`; count: none does. */
+/* The first interval that ends after `at`; `count` if none does. */
 size_t lk__contents_find(const lk__plan_contents *contents, size_t at);
 /* Bytes begin … end-1 hold this now, and nothing is in flight there. */
 lk_status lk__contents_write(lk_context *context, lk__plan_contents *contents, size_t begin, size_t end,
                              const lk__plan_content *content);
-/* What is in these bytes is used by a collective. */
+/* A collective uses what is in these bytes. */
 lk_status lk__contents_mark(lk_context *context, lk__plan_contents *contents, size_t begin, size_t end, int flight,
                             bool arrives);
 /* It has ended. */

@@ -113,12 +113,12 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write,
     print_leaves(p, &o);
     double add = lk__cost_add_sets(p, r);
     if (add > 0)
-        lk__cost_print(&o, "  %.3f ms to add the gradients of each micro-batch to those of the ones before it\n",
-                       1e3 * add);
+        lk__cost_print(&o, "  %.3f ms to accumulate the gradients of each micro-batch after the first\n", 1e3 * add);
     if (lk__cost_has_axes(p)) return lk__cost_mesh(p, r, &o);
     if (p->syncs)
         lk__cost_print(&o,
-                       "  %d sums over all ranks within them (synchronised batch norm), each %.3f ms, not overlapped\n",
+                       "  %d sums over all ranks in forward and backward (synchronised batch norm), %.3f ms each, not "
+                       "overlapped\n",
                        p->syncs, 1e3 * sync_seconds);
     for (size_t i = 0; i < p->buckets_count && lk__plan_batch_parts(p) > 1; i++) {
         const lk__plan_bucket *b = &p->buckets[i];
@@ -143,8 +143,8 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write,
     if (lk__plan_ranks(p) > 1)
         lk__cost_print(&o, "  metrics: all_gather of a few numbers per rank, %.3f ms\n", 1e3 * sync_seconds);
     if (p->shared)
-        lk__cost_print(&o, "  update: each rank updates its slice; all%s wait until it ends, %.3f ms\n",
-                       p->parallel.hosts > 1 ? " of a host" : "", 1e3 * sync_seconds);
+        lk__cost_print(&o, "  update: each rank updates its slice, then all ranks%s synchronise, %.3f ms\n",
+                       p->parallel.hosts > 1 ? " on a host" : "", 1e3 * sync_seconds);
     double exposed = fmax(0, finished - backward);
     double critical =
         runs * (forward + backward) + (runs - 1) * add + syncs + exposed + sync_seconds * (p->shared ? 2 : 1) + update;

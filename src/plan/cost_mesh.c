@@ -123,8 +123,8 @@ static void print_imbalance(const simulation *s, const lk__plan_cost_output *o)
     int                 ranks = lk__mesh_extent(&s->plan->mesh, s->plan->expert_axes);
     if (s->routed <= 0) return;
     lk__cost_print(o,
-                   "  experts compute for %.3f ms where loads are equal; a rank with %g times the mean takes %.3f ms "
-                   "longer, one with all tokens %.3f ms\n",
+                   "  experts compute for %.3f ms if loads are equal; a rank with %g times the mean load takes %.3f ms "
+                   "longer, and a rank with all tokens %.3f ms longer\n",
                    1e3 * s->routed, load, 1e3 * (load - 1) * s->routed, 1e3 * (ranks - 1) * s->routed);
 }
 

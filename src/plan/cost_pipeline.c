@@ -249,8 +249,8 @@ static void print_move(estimate *e, double seconds, const lk__plan_cost_output *
     set_times(e);
     if (best < 0.97 * seconds)
         lk__cost_print(o,
-                       "  stage %d is the slowest: with one of its blocks in stage %d (--stages %s), a step would take "
-                       "%.3f ms less\n",
+                       "  stage %d is the slowest: with one of its blocks moved to stage %d (--stages %s), a step "
+                       "would take %.3f ms less\n",
                        slowest, to, stages, 1e3 * (seconds - best));
 }
 
@@ -261,7 +261,7 @@ static void print_stage(const estimate *e, int stage, const lk__plan_cost_output
     describe_stage(e->plan, stage, text, sizeof text);
     lk__cost_print(o, "  stage %d: %s; per micro-batch %.3f ms forward, %.3f ms backward", stage, text,
                    1e3 * s[LK__PIPELINE_FORWARD], 1e3 * s[LK__PIPELINE_BACKWARD]);
-    if (s[LK__PIPELINE_WEIGHTS] > 0) lk__cost_print(o, ", %.3f ms gradients of weights", 1e3 * s[LK__PIPELINE_WEIGHTS]);
+    if (s[LK__PIPELINE_WEIGHTS] > 0) lk__cost_print(o, ", %.3f ms weight gradients", 1e3 * s[LK__PIPELINE_WEIGHTS]);
     lk__cost_print(o, "; activations of %d micro-batch%s", e->stages[stage].slots,
                    e->stages[stage].slots == 1 ? "" : "es");
     double bytes = stage + 1 < e->shape.stages ? sent_bytes(e->plan, stage, stage + 1) : 0;
@@ -274,11 +274,11 @@ static void print_few_runs(const estimate *e, const lk__plan_cost_output *o)
 {
     int     runs = e->shape.micro_batches, stages = e->shape.stages;
     int64_t most = (lk_plan_capacity(e->plan) - 1) * runs + 1; /* at least so many samples of a batch */
-    char    advice[64] = "a larger --batch can be divided into more";
+    char    advice[64] = "a larger --batch allows more micro-batches";
     if (most > runs)
-        snprintf(advice, sizeof advice, "give --micro-batches %d or more", most < 4 * stages ? (int)most : 4 * stages);
-    lk__cost_print(o, "  %d micro-batch%s for %d stages: some always wait; %s\n", runs, runs == 1 ? "" : "es", stages,
-                   advice);
+        snprintf(advice, sizeof advice, "use --micro-batches %d or more", most < 4 * stages ? (int)most : 4 * stages);
+    lk__cost_print(o, "  %d micro-batch%s for %d stages: some stages always wait; %s\n", runs, runs == 1 ? "" : "es",
+                   stages, advice);
 }
 
 double lk__cost_pipeline(const lk_plan *p, const lk_rates *r, double own, const lk__plan_cost_output *o)
@@ -295,7 +295,7 @@ double lk__cost_pipeline(const lk_plan *p, const lk_rates *r, double own, const 
     lk__cost_print(
         o,
         "  all micro-batches pass through the stages in %.3f ms: %.3f ms of work, %.3f ms (%.1f %%) in which a stage "
-        "waits for the first and last micro-batches, %.3f ms (%.1f %%) because stages are unequal\n",
+        "waits for the first and last micro-batches, %.3f ms (%.1f %%) because the stages are unequal\n",
         1e3 * seconds, 1e3 * work, 1e3 * (equal - work), 100 * (equal - work) / seconds, 1e3 * fmax(0, seconds - equal),
         100 * fmax(0, seconds - equal) / seconds);
     print_move(&e, seconds, o);

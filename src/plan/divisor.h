@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* The divisor of n above 1 that is nearest to extent, which is none: of equally near ones the smaller one. 1: there is
- * none, since n is 1 or less. */
+/* The divisor of n above 1 that is nearest to extent, which is not one itself; of two equally near, the smaller. 1:
+ * there is none, since n is 1 or less. */
 int64_t lk__nearest_divisor(int64_t n, int64_t extent);
 
 #endif

@@ -11,7 +11,7 @@
 
 static inline bool lk__plan_expert_leaves(const lk_plan *p) { return p->expert_axes && p->parallel.leaves; }
 
-/* Whether the sets of a bucket are those of sources. */
+/* Whether a bucket has sets of sources. */
 static inline bool lk__bucket_has_sources(const lk_plan *p, const lk__plan_bucket *b)
 {
     return b->experts && lk__plan_expert_leaves(p);
@@ -38,10 +38,10 @@ size_t lk__source_bytes(const lk_plan *plan);
 
 /* The state of experts whose gradient the node makes, leaf by leaf; -1: none. */
 int lk__source_gradient(const lk_plan *plan, const lk__plan_list *list, const lk__graph_node *node);
-/* evaluation.c: statistics of the batch that the model recorded, such as how many tokens experts have, become those of
- * each leaf. */
+/* evaluation.c: statistics of the batch that the model recorded, such as how many tokens experts have, become
+ * statistics of each leaf. */
 void lk__pass_leaf_statistics(lk__plan_list *list);
-/* The bucket that has the gradient of a state. */
+/* The bucket that contains the gradient of a state. */
 const lk__plan_bucket *lk__gradient_bucket(const lk_plan *plan, size_t state);
 
 #endif

@@ -18,9 +18,10 @@ static lk_status split_state(lk_plan *p, const lk__graph_node *n, int v)
     char                   text[LK__MESH_TEXT];
     const char            *file = n->site.file ? n->site.file : "?";
     if (value->kind != LK__VALUE_STATE)
-        return lk__fail(p->context, LK_EUNSUPPORTED,
-                        "%s:%d: the weight of %s is computed, but only parameters can be split over the expert axis",
-                        file, n->site.line, lk__node_name(g, n));
+        return lk__fail(
+            p->context, LK_EUNSUPPORTED,
+            "%s:%d: the weight of %s is a computed value, but only parameters can be split over the expert axis", file,
+            n->site.line, lk__node_name(g, n));
     if (value->shape.dims[0] % extent)
         return lk__fail(p->context, LK_EINVAL,
                         "the mesh %s has %d ranks along expert, which do not divide the %lld experts of \"%s\"; the "

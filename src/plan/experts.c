@@ -186,7 +186,7 @@ static bool check_leaves(experts *x)
         if (v < 0 || x->forms[v].held != OF_EXPERTS) continue;
         const lk__graph_node *n = &x->g->nodes[x->g->values[v].node];
         if (n->inputs > 0 && !lk__op_find(n->op)->grouped.gradients)
-            return refuse(x, n, "adds the gradients of several uses of a parameter with leaves");
+            return refuse(x, n, "adds the gradients of several uses of a parameter while training with leaves");
     }
     return true;
 }

@@ -16,8 +16,8 @@
 
 #include "plan/plan.h"
 
-/* Splits the weights of experts over plan->expert_axes. Fails with a sentence where the model has none, or not so many
- * that each rank gets as many. */
+/* Splits the weights of experts over plan->expert_axes. Fails with a sentence if the model has no experts, or a number
+ * that the ranks do not divide. */
 lk_status lk__plan_split_experts(lk_plan *plan);
 /* Whether ranks have different experts' parts of a state: its gradient needs no sum over them. */
 bool lk__plan_is_expert(const lk_plan *plan, size_t state);

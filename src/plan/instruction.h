@@ -20,7 +20,7 @@
     X(KERNEL, "kernel", KERNEL)                                                                                      \
     X(LEAVES, "kernel leaf by leaf", HOST)           /* whose numbers the host reads after each leaf */              \
     X(SOURCES, "kernel source by source", KERNEL)    /* gradients of experts of each rank's leaf (expert_leaves.h) */ \
-    X(START, "start", START)                         /* of a collective over values of all ranks */                  \
+    X(START, "start", START)                         /* a collective over values of all ranks */                     \
     X(START_STAGED, "start through the host", START) /* the same, of a group that does not reach the device */       \
     X(START_EXCHANGE, "start with counts", START)    /* the same, of which ranks send as much as offsets say */      \
     X(START_EXCHANGE_STAGED, "start with counts through the host", START)                                            \
@@ -40,14 +40,14 @@
     X(START_SEND, "send", START)                     /* to another stage of the pipeline */                          \
     X(START_RECEIVE, "receive", START)               /* from another stage */                                        \
     X(WAIT_RECEIVED, "wait for a receive", WAIT)                                                                     \
-    X(WAIT_SENT, "wait for sends", WAIT)             /* of the run's slot; in the section sync those of all slots */ \
+    X(WAIT_SENT, "wait for sends", WAIT)             /* of the run's slot; in the section sync, of all slots */      \
     X(START_SEND_STAGED, "send through the host", START)                                                             \
     X(START_RECEIVE_STAGED, "receive to the host", START)                                                            \
     X(WAIT_RECEIVED_STAGED, "wait for a receive to the host", WAIT) /* and its copy to the device */                 \
     X(LOSS_SCALES, "scales of several losses", HOST) /* a small collective, once in a step */                        \
     X(ADD_SETS, "sum of gradients", KERNEL)          /* a bucket of the second set to the first */                   \
     X(ADD_SLICES, "sum of slices", KERNEL)           /* the same of this rank's slice of a bucket */                 \
-    X(ADD_LEAVES, "sum of leaves", KERNEL)           /* a bucket of a leaf to those of its subtree (leaf_stack.h) */ \
+    X(ADD_LEAVES, "sum of leaves", KERNEL)           /* a bucket of a leaf to its subtree's (leaf_stack.h) */        \
     X(ROUND, "rounding", KERNEL)                     /* a bucket to the type in which it is reduced */               \
     X(WIDEN, "widening", KERNEL)                     /* and back */                                                  \
     X(WIDEN_SLICE, "widening of a slice", KERNEL)                                                                    \
@@ -57,11 +57,11 @@
     X(COPY_IN, "copy from the host", COPY)                                                                           \
     X(LOSSES, "loss of a batch", HOST)               /* metrics, and ids out of range, after forward */              \
     X(NUMBERS, "numbers of a batch", HOST)           /* the loss's sums of what backward has added */                \
-    X(LEAF_NUMBERS, "numbers of all leaves", HOST)   /* those of several losses that do not depend on samples */     \
+    X(LEAF_NUMBERS, "numbers of all leaves", HOST)   /* several losses: what does not depend on samples */           \
     X(LEND, "lending of cores", HOST)                                                                                \
     X(BARRIER_BUFFERS, "barrier buffers", COLLECTIVE) /* until the rank that writes shared ones has */               \
     X(REPORT, "report", COLLECTIVE)                  /* of all ranks: loss, ids out of range, stop requests */       \
-    X(REPORT_SHARED, "report of sharers", COLLECTIVE) /* the same, behind which owners may sum and update slices */  \
+    X(REPORT_SHARED, "report of sharers", COLLECTIVE) /* the same, after which owners may sum and update slices */   \
     X(EXCHANGE, "sums of slices between hosts", COLLECTIVE)                                                          \
     X(CHECK_LOSS, "check of the loss", HOST)         /* the update is not made where one is not finite */            \
     X(WEIGHT, "weight", COPY)                        /* of all ranks, to where the update reads it */                \
@@ -114,7 +114,7 @@ static inline bool lk__action_transfers(lk__plan_action action)
 
 /* Conditions of a run. */
 enum {
-    LK__IF_ADDS = 1 << 0, /* gradients were made since the last update: those of this run are added to them */
+    LK__IF_ADDS = 1 << 0, /* gradients were made since the last update: this run's are added to them */
     /* of a backward: none follows before the update, so that buckets are reduced; of an update: always */
     LK__IF_LAST = 1 << 1,
     LK__IF_MORE = 1 << 2,   /* the opposite */
@@ -140,7 +140,8 @@ typedef struct lk__plan_instruction {
 typedef struct lk__plan_ranges {
     /* the starts of a section's receives from other stages are in front of it: from `receives` to `begin` */
     size_t receives[LK_SECTION_COUNT], begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT];
-    size_t weights; /* in LK_BACKWARD: after what other stages wait for; its end, where nothing is left for later */
+    /* in LK_BACKWARD: after what other stages wait for; the end of the section, if nothing is left for later */
+    size_t weights;
 } lk__plan_ranges;
 
 typedef struct lk__plan_instructions {
@@ -150,7 +151,7 @@ typedef struct lk__plan_instructions {
     int                   collectives; /* starts of nodes, sends and receives too */
 } lk__plan_instructions;
 
-/* What is known of the group when a program is created, and decides which instructions there are. */
+/* What is known about the group when a program is created, and decides which instructions exist. */
 typedef struct lk__plan_group {
     bool overlaps;       /* collectives run while kernels do */
     bool staged;         /* they do not reach the device's memory: the host's copies are exchanged */
@@ -158,16 +159,16 @@ typedef struct lk__plan_group {
     bool awaits_buffers; /* one rank writes the buffers that ranks share */
 } lk__plan_group;
 
-/* The axes of the mesh along which a collective's group is. */
+/* The axes of the mesh along which a collective's group extends. */
 static inline unsigned lk__node_axes(const lk__graph_node *n)
 {
     return n->attrs.mesh ? n->attrs.mesh : (unsigned)LK__PLAN_BATCH_AXES;
 }
 
-/* Whether a bucket is reduced by exchanging slices of it, since the subtrees of the ranks' leaves are not aligned, or
- * those of the ranks along shard. */
+/* Whether a bucket is reduced by exchanging slices of it, since the subtrees of the leaves of the ranks, or of the
+ * ranks along shard, are not aligned. */
 bool lk__plan_by_slices(const lk_plan *plan);
-bool lk__bucket_by_slices(const lk_plan *plan, const lk__plan_bucket *bucket); /* or that of sources */
+bool lk__bucket_by_slices(const lk_plan *plan, const lk__plan_bucket *bucket); /* or the bucket has sets of sources */
 /* With shared state: whether gradients are summed in the update or by LK__DO_EXCHANGE, not by collectives while
  * backward runs. */
 bool lk__plan_sums_late(const lk_plan *plan, lk__plan_group group);

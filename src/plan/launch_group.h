@@ -5,11 +5,11 @@
 
 #include "plan/plan.h"
 
-/* Finds the groups for which the device has kernels: those of the update; of forward and backward where steps are
+/* Finds the groups for which the device has kernels: groups of the update; of forward and backward, where steps are
  * queued; of a step of generation. After layout, and once the number of slots is known. */
 lk_status lk__pass_launch_groups(lk__plan_list *list, const lk_plan *plan);
 
-/* The calls and operations of a group, for a device. `call` returns that of a node of the list. */
+/* The calls and operations of a group, for a device. `call` returns the call of a node of the list. */
 typedef struct lk__plan_group_calls {
     lk__device_group        group;
     const lk__kernel_call **calls;

@@ -1,8 +1,8 @@
-/* plan/leaf_stack.h - the sets of gradients in which a rank adds those of its leaves, in their tree. Leaves are pushed
- * one after the other onto a stack of partial sums, each of a whole subtree, and the top two are added as soon as they
- * are the two halves of one subtree: the number of sets is the depth of the tree, not the number of leaves. In the end
- * the stack has the largest subtrees that the rank's leaves hold whole, the first of them in set 0. Where a batch has
- * many leaves, a kernel may add the leaves of a subtree itself and push their sum onto the stack.
+/* plan/leaf_stack.h - the sets of gradients in which a rank adds the gradients of its leaves, in their tree. Leaves are
+ * pushed one after the other onto a stack of partial sums, each of a whole subtree, and the top two are added as soon
+ * as they are the two halves of one subtree: the number of sets is the depth of the tree, not the number of leaves. In
+ * the end the stack has the largest subtrees that the rank's leaves hold whole, the first of them in set 0. Where a
+ * batch has many leaves, a kernel may add the leaves of a subtree itself and push their sum onto the stack.
  *
  * Leaves that advance together, from one sum over all of them to the next, each have a set, because all of them are
  * active at once.
@@ -51,13 +51,13 @@ static inline int lk__leaf_set(const lk_plan *p, int part, int leaf)
     return lk__plan_leaves_together(p) ? leaf : lk__leaf_stack(p, part, leaf, NULL);
 }
 
-/* How often the top two sums are added once that of leaves `leaf` … leaf + count - 1 is on the stack. */
+/* How often the top two sums are added once the sum of leaves `leaf` … leaf + count - 1 is on the stack. */
 static inline int lk__leaf_merges(const lk_plan *p, int part, int leaf, int count)
 {
     return lk__leaf_stack(p, part, leaf, NULL) + 1 - lk__leaf_stack(p, part, leaf + count, NULL);
 }
 
-/* Sets that a rank needs: as many on all ranks, since their memory is shared. */
+/* Sets that a rank needs: the same number on all ranks, since their memory is shared. */
 static inline int lk__leaf_sets(const lk_plan *p)
 {
     int most = 1;
@@ -71,18 +71,18 @@ static inline int lk__leaf_sets(const lk_plan *p)
 
 /* ---- runs ---- */
 
-/* Leaves of a rank at most. */
+/* The most leaves that a rank has. */
 static inline int lk__plan_most_leaves(const lk_plan *p)
 {
     int parts = lk__plan_batch_parts(p);
     return (p->parallel.leaves + parts - 1) / parts;
 }
 
-/* Whether ranks that have different samples exchange anything else than gradients while they compute, so that all of
- * them run as often: parameters of stage 3. */
+/* Whether ranks that have different samples exchange anything but gradients while they compute (parameters of stage 3),
+ * so that all of them must run equally often. */
 bool lk__plan_runs_alike(const lk_plan *plan);
-/* Forward runs of a step, where leaves run one after the other or as micro-batches of leaves; those of the ranks that
- * have the most. Without leaves: the micro-batches. */
+/* Forward runs of a step, where leaves run one after the other or as micro-batches of leaves; on the ranks that have
+ * the most. Without leaves: the micro-batches. */
 int lk__plan_runs(const lk_plan *plan);
 
 #endif

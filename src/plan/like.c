@@ -1,4 +1,4 @@
-/* like.c - creates a plan whose states are split in the same way as those of another plan. */
+/* like.c - creates a plan whose states are split in the same way as the states of another plan. */
 #include "plan/like.h"
 
 #include <string.h>

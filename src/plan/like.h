@@ -1,5 +1,5 @@
-/* plan/like.h - a plan whose states are split in the same way as those of another plan, so that programs of both can
- * use one store. */
+/* plan/like.h - a plan whose states are split in the same way as the states of another plan, so that programs of both
+ * can use one store. */
 #ifndef LK__PLAN_LIKE_H
 #define LK__PLAN_LIKE_H
 

@@ -120,7 +120,7 @@ static lk_status add_weight(lk_plan *p, lk__plan_list *list, int i, int *value)
     lk__free(p->context, LK_MEMORY_OTHER, needed, g->nodes_count * sizeof *needed);
     if (!obstacle) return LK_OK;
     return lk__fail(p->context, LK_EINVAL,
-                    "%s:%d: the weight of this loss depends on %s. Where losses are added, each is divided by its own "
+                    "%s:%d: the weight of this loss depends on %s. When losses are added, each is divided by its own "
                     "weight, which must be known before the model runs: compute it from inputs and constants",
                     site.file ? site.file : "?", site.line, obstacle);
 }

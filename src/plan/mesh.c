@@ -23,7 +23,7 @@ lk_status lk__plan_mesh(lk_context *c, const lk_plan_config *config, lk__mesh_gr
     if (config->mesh && parallel->world && (parallel->world != mesh->size || parallel->rank != mesh->rank))
         return lk__fail(
             c, LK_EMISMATCH,
-            "the plan's mesh is for rank %d of %d, but its lk_parallel is for rank %d of %d: set only one of the two",
+            "the plan's mesh is for rank %d of %d, but its lk_parallel is for rank %d of %d: set only one of them",
             mesh->rank, mesh->size, parallel->rank, parallel->world);
     return LK_OK;
 }

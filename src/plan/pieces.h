@@ -30,7 +30,7 @@ typedef struct lk__plan_exchanges {
     size_t             nodes;
 } lk__plan_exchanges;
 
-/* pieces_find.c: those of forward, with lk_plan_config.pieces. */
+/* pieces_find.c: the exchanges of forward, with lk_plan_config.pieces. */
 lk_status lk__exchanges_find(const lk_plan *plan, const lk__plan_list *list, int asked, size_t forward,
                              lk__plan_exchanges *exchanges);
 void      lk__exchanges_free(const lk_plan *plan, lk__plan_exchanges *exchanges); /* also after a failure */
@@ -38,7 +38,8 @@ void      lk__exchanges_free(const lk_plan *plan, lk__plan_exchanges *exchanges)
 /* Where a piece begins among the samples. */
 static inline int64_t lk__piece_begin(const lk__plan_exchange *e, int piece) { return e->samples * piece / e->pieces; }
 
-/* pieces.c: cuts those of a list; *forward: where the nodes of forward end. Behind the last pass that fuses nodes. */
+/* pieces.c: cuts the exchanges of a list; *forward: where the nodes of forward end. After the last pass that fuses
+ * nodes. */
 lk_status lk__pass_pieces(const lk_plan *plan, lk__plan_list *list, int asked, size_t *forward);
 
 #endif

@@ -105,11 +105,10 @@ static bool divide_sums(cutter *c)
         if (v < 0 || !lk__plan_is_tied(c->plan, i) || !lk__plan_holds(c->plan, i)) continue;
         c->list->gradients[i] = part_of(c, v, c->own);
         if (c->list->gradients[i] >= 0) continue;
-        lk__graph_fail(
-            g, g->states[i].site,
-            "\"%s\" is used in several stages, and its gradient is not a sum over its uses in each: cut the model "
-            "so that one stage has all of them (--stages), or train without the pipeline axis",
-            g->states[i].name);
+        lk__graph_fail(g, g->states[i].site,
+                       "\"%s\" is used in several stages, and its gradient is not a sum over its uses in each stage: "
+                       "cut the model so that one stage has all of them (--stages), or train without the pipeline axis",
+                       g->states[i].name);
         return false;
     }
     for (size_t i = c->nodes; i-- > 0;) { /* backwards: what a sum adds is found by the sums before it as they were */
@@ -131,11 +130,10 @@ static bool divide_sums(cutter *c)
 
 static bool refuse_direction(cutter *c, const lk__graph_node *n, int v)
 {
-    lk__graph_fail(
-        c->g, n->site,
-        "%s would read a value of stage %d against the order of the stages: cut the model so that one stage has "
-        "both (--stages), record it in a different order, or train without the pipeline axis",
-        lk__node_name(c->g, n), c->made[v]);
+    lk__graph_fail(c->g, n->site,
+                   "%s reads a value of stage %d, which is against the order of the stages: cut the model so that one "
+                   "stage has both (--stages), record it in a different order, or train without the pipeline axis",
+                   lk__node_name(c->g, n), c->made[v]);
     return false;
 }
 

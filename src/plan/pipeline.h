@@ -31,7 +31,7 @@ struct lk__plan_pipeline {
     size_t            segments_count, segments_capacity;
     int              *stage_of_block; /* by block of the plan's graph; -1: it is around several segments */
     size_t            blocks_count;
-    int               pairs;   /* numbers of sends and receives: of the list that has most */
+    int               pairs;   /* numbers of sends and receives: of the list that has the most */
     bool             *trained; /* by state: some stage makes its gradient */
     int              *tied;    /* by state: value of the training list with its whole gradient; -1: it is held once */
     size_t            states_count;
@@ -45,7 +45,7 @@ struct lk__plan_pipeline {
  * none. */
 lk_status lk__plan_make_stages(lk_plan *plan, const lk_plan_config *config, const lk_plan *like);
 void      lk__plan_free_stages(lk_plan *plan);
-/* Whether this rank's stage holds a state; and the first that does. */
+/* Whether this rank's stage holds a state; and the first stage that does. */
 bool lk__plan_holds(const lk_plan *plan, size_t state);
 int  lk__plan_first_holder(const lk_plan *plan, size_t state);
 /* Whether several stages hold it. */

@@ -1,5 +1,5 @@
 /* plan/pipeline_schedule.h - the order in which the stages of a pipeline compute the micro-batches of a step, and its
- * simulation: the lists of all stages are simulated together, with the slots that they have, before the first step. A
+ * simulation: the lists of all stages are simulated together, with their slots, before the first step. A
  * list that would deadlock or overwrite what is still needed is refused. */
 #ifndef LK__PLAN_PIPELINE_SCHEDULE_H
 #define LK__PLAN_PIPELINE_SCHEDULE_H
@@ -66,7 +66,7 @@ typedef struct lk__pipeline_schedule_job {
 } lk__pipeline_schedule_job;
 
 /* Fails where a list does not have each micro-batch once, where two stages wait for each other, where a slot is
- * overwritten that is still read, and where two stages have another order of messages; the error names the runs.
+ * overwritten that is still read, and where two stages disagree on the order of messages; the error names the runs.
  * *seconds: from the first run to the end of the last. events: NULL, or room for all runs, in the order of stages. */
 lk_status lk__pipeline_simulate(lk_context *context, const lk__pipeline_schedule_job *job,
                                 lk__pipeline_schedule_event *events, double *seconds);

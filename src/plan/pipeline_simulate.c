@@ -50,7 +50,8 @@ static lk_status place_runs(simulation *s, int stage)
     for (int i = 0; i < list->count; i++) {
         const lk__pipeline_schedule_run *r = &list->runs[i];
         if (r->micro_batch < 0 || r->micro_batch >= s->job->micro_batches)
-            return lk__fail(s->context, LK_EINVAL, "the pipeline's schedule has a %s, but there are %d micro-batches",
+            return lk__fail(s->context, LK_EINVAL,
+                            "the pipeline's schedule has a %s, but there are only %d micro-batches",
                             name_run(text, stage, r->kind, r->micro_batch), s->job->micro_batches);
         int *at = &s->at[cell(s, stage, r->kind, r->micro_batch)];
         if (*at >= 0)

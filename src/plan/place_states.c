@@ -43,9 +43,10 @@ static lk_status split_state(lk_plan *p, size_t state, const lk__plan_placement 
                                 "\"%s\" has %d dimensions, so it cannot be split along dimension %d",
                                 p->graph->states[state].name, shape->rank, one->dim);
             if (one->outer > 1 && shape->dims[one->dim] % one->outer)
-                return lk__fail(p->context, LK_EINVAL,
-                                "dimension %d of \"%s\" has %lld elements, which are not %lld repetitions", one->dim,
-                                p->graph->states[state].name, (long long)shape->dims[one->dim], (long long)one->outer);
+                return lk__fail(
+                    p->context, LK_EINVAL,
+                    "dimension %d of \"%s\" has %lld elements, which cannot be divided into %lld repetitions", one->dim,
+                    p->graph->states[state].name, (long long)shape->dims[one->dim], (long long)one->outer);
         }
     }
     return LK_OK;

@@ -433,8 +433,8 @@ static lk_status refuse_axis(const lk_plan *p, lk__plan_list *list, unsigned axi
     char        advice[96] = "use another axis";
     if (nearest > 1) snprintf(advice, sizeof advice, "the nearest extent that works is %s=%d", name, nearest);
     return lk__fail(p->context, LK_EUNSUPPORTED,
-                    "%s=%d splits nothing of this model: no width, number of heads or number of channels between its "
-                    "products is divisible by %d; %s",
+                    "%s=%d splits nothing in this model: no width, number of heads or number of channels between its "
+                    "matrix products is divisible by %d; %s",
                     name, extent, extent, advice);
 }
 

@@ -9,16 +9,16 @@
 
 typedef enum lk__placement_kind { LK__PLACE_REPLICATED, LK__PLACE_SPLIT, LK__PLACE_PARTIAL } lk__placement_kind;
 
-/* Of a value along one axis. A dimension that is split consists of `outer` repetitions, each of which is cut into as
- * many equal parts as the axis has ranks: 1, but where dimensions were merged, such as (batch tokens) with the tokens
- * cut, or where several things lie side by side, such as queries, keys and values. Where the dimension has the run-time
- * count, the repetitions are its samples, and `outer` is their capacity. */
+/* The placement of a value along one axis. A dimension that is split consists of `outer` repetitions, each of which is
+ * cut into as many equal parts as the axis has ranks: 1, but where dimensions were merged, such as (batch tokens) with
+ * the tokens cut, or where several things lie side by side, such as queries, keys and values. Where the dimension has
+ * the run-time count, the repetitions are its samples, and `outer` is their capacity. */
 typedef struct lk__placement_value {
     lk__placement_kind kind;
     int                dim;
     int64_t            outer;
-    /* Above 0 the axis is factored: so many neighbours have copies of each part, and there are extent / copies parts.
-     * PARTIAL: each part is a sum over its copies that is still to be made. */
+    /* Above 0, the axis is factored: this many neighbours have copies of each part, and there are extent / copies
+     * parts. PARTIAL: each part is a sum over its copies that is still to be made. */
     int copies;
     /* Not 0: things of unequal extents side by side, each of which is cut, as lk__plan_cut has them; `outer` is 1. */
     int64_t segment[LK__CUT_SEGMENTS];
@@ -80,8 +80,9 @@ typedef struct lk__placement_rules {
     const char *tactics;         /* NULL: none */
 } lk__placement_rules;
 
-/* placement.c: finds them for a list whose gradients are made. Nodes that nothing reads die, and fused ones are divided
- * where a sum must come between their parts. *forward: where the nodes of forward end. Fails with a sentence. */
+/* placement.c: finds placements for a list whose gradients are made. Nodes that nothing reads die, and fused ones are
+ * divided where a sum must come between their parts. *forward: where the nodes of forward end. Fails with a
+ * sentence. */
 lk_status lk__placements_find(lk_plan *plan, lk__plan_list *list, const lk__placement_rules *rules, size_t *forward,
                               lk__placements *placements);
 void      lk__placements_free(lk_context *context, lk__placements *places);

@@ -43,7 +43,7 @@ void      lk__placement_factors_free(lk_context *context, lk__placement_factors 
  * factor. */
 bool lk__placement_has_segments(const lk_graph *graph, const lk__graph_node *node);
 void lk__placement_read_segments(const lk_graph *graph, const lk__graph_node *node, lk__placement_factor *factor);
-/* Those of unequal extents, with this sum, that an operand of a node has. */
+/* The segments of unequal extents, with this sum, that an operand of a node has. */
 bool lk__placement_find_segments(const lk__placement_factors *factors, int64_t extent,
                                  int64_t segment[LK__CUT_SEGMENTS]);
 
@@ -58,7 +58,7 @@ typedef struct lk__placement_choice {
     int64_t segment[LK__CUT_SEGMENTS];
 } lk__placement_choice;
 
-/* The placements of the node's operands; false: it cannot be cut so into `extent` parts. */
+/* The placements of the node's operands; false: it cannot be cut into `extent` parts in this way. */
 bool lk__placement_cut(const lk_graph *graph, const lk__graph_node *node, const lk__placement_factors *factors,
                        lk__placement_choice choice, int extent, lk__placement_node *places);
 /* The choice that gives an input, or output, this placement; or, where the placement has copies and the node needs

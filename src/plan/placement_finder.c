@@ -1,5 +1,5 @@
-/* placement_finder.c - trials of placements: derives the placements that follow from that of one node or value, along
- * the factors of the nodes that share values with it, and computes the cost of a set of placements. */
+/* placement_finder.c - trials of placements: derives the placements that follow from the placement of one node or
+ * value, along the factors of the nodes that share values with it, and computes the cost of a set of placements. */
 #include "plan/placement_finder.h"
 #include "plan/sum_parts.h"
 

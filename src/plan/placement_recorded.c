@@ -56,7 +56,7 @@ static lk_status place_value(lk__placement_finder *f, const lk__graph_value *rec
     bool                   splits = recorded->placed_dim >= 0;
     if (held->kind == LK__PLACE_SPLIT && (!splits || held->dim != place.dim))
         return lk__fail(f->g->context, LK_EINVAL,
-                        "%s:%d: lk_place contradicts what tactics, or another lk_place, split along dimension %d",
+                        "%s:%d: lk_place conflicts with tactics or another lk_place, which split along dimension %d",
                         recorded->site.file ? recorded->site.file : "?", recorded->site.line, held->dim);
     if (!splits) {
         f->pinned[v] = true;

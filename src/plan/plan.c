@@ -73,12 +73,12 @@ static lk_status check_leaves(const lk_plan *p)
         return lk__fail(
             p->context, LK_EUNSUPPORTED,
             "leaves are not supported if ranks have different experts and the model sums over all leaves between its "
-            "layers (a loss over the routes of the whole batch), because that sum needs all leaves at once: use "
-            "--reproducible layout, which computes that loss for each leaf, or omit the loss");
+            "layers (a router loss over the whole batch), because that sum needs all leaves at once: use "
+            "--reproducible layout, which computes that loss for each leaf, or remove the loss");
     if (p->parallel.micro_batches == 1) return LK_OK;
     return lk__fail(p->context, LK_EUNSUPPORTED,
                     "%d micro-batches cannot be combined with leaves: the model sums over all leaves between its "
-                    "layers (synchronised batch norm, or a loss over the routes of the whole batch), so the leaves "
+                    "layers (synchronised batch norm, or a router loss over the whole batch), so the leaves "
                     "cannot run one micro-batch after the other: use 1",
                     p->parallel.micro_batches);
 }
@@ -91,7 +91,7 @@ static lk_status check_stages(const lk_plan *p, const lk_graph *g)
         if (n->dead || lk__op_find(n->op)->runs != LK__RUNS_COLLECTIVE || n->attrs.mesh) continue;
         return lk__fail(p->context, LK_EUNSUPPORTED,
                         "%s:%d: the model sums over all %d leaves between its layers (synchronised batch norm, or a "
-                        "loss over the routes of the whole batch), which the stages of a pipeline compute one after "
+                        "router loss over the whole batch), which the stages of a pipeline compute one after "
                         "the other: train without --reproducible, or without the pipeline axis",
                         n->site.file ? n->site.file : "?", n->site.line, p->parallel.leaves);
     }
@@ -388,7 +388,7 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     if (plan) *plan = NULL;
     if (!graph) return LK_EINVAL; /* of an empty tensor: there is no context for a message */
     lk_context *c = graph->context;
-    if (!plan) return lk__fail(c, LK_EINVAL, "lk_plan_create: the pointer for the plan is NULL");
+    if (!plan) return lk__fail(c, LK_EINVAL, "lk_plan_create: the plan pointer is NULL");
     lk_status status = read_config(graph, given, &config, &optimizer, &mesh);
     if (status < 0) return status;
     lk_plan *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);

@@ -68,7 +68,7 @@ typedef struct lk__plan_list {
     size_t          common;           /* of LK__IN_COMMON */
     size_t          gathered, host;   /* of LK__IN_GATHERED and LK__IN_HOST */
     /* Values: the loss's, then sum and weight of each metric, then of each of several losses that are added; -1: none.
-     * In the list of weights: that of each loss. */
+     * In the list of weights: the weight of each loss. */
     int              numbers[LK__PLAN_NUMBERS];
     int              numbers_count;
     int              norm;      /* value: the norm of the gradient; -1: none */
@@ -90,7 +90,7 @@ typedef struct lk__plan_state {
     int            moments; /* optimizer state, one after the other */
     size_t         moment_offset[LK_MAX_MOMENTS];
     size_t         gradient_offset;
-    /* of its arrays over ranks; `bytes` and `wide_bytes` are those of the whole */
+    /* of its arrays over ranks; `bytes` and `wide_bytes` are sizes of the whole */
     lk__plan_splits splits[LK__ARRAY_COUNT];
     bool            trained;
     int             unit;                   /* of plan/shard.h; -1: every rank has all of it */
@@ -147,7 +147,7 @@ typedef struct lk__plan_moment {
     double      initial;
 } lk__plan_moment;
 
-/* Of an operation that was measured (cost_measured.c): its amount of work, and the time that it took. */
+/* For an operation that was measured (cost_measured.c): its amount of work, and the time that it took. */
 typedef struct lk__plan_cost_time {
     lk__op op;
     double work, seconds;
@@ -185,7 +185,7 @@ struct lk_plan {
     bool             writes_buffers; /* training, or a cache, changes some */
     bool             receives_early; /* stages are on several hosts (lk__pipeline_schedule_shape.early) */
     bool             shares_buffers; /* all ranks of a host hold them once, too (shared_buffers.c) */
-    bool             own_buffers;    /* ranks may compute different ones: those of rank 0 are saved */
+    bool             own_buffers;    /* ranks may compute different ones: rank 0's are saved */
     bool             splits;         /* some rank has only slices of some array (state_slices.h) */
     unsigned         placed_axes;    /* along which the placement pass splits values (placement.h); 0: none */
     unsigned         expert_axes;    /* along which experts are split (experts.h); 0: none */
@@ -228,7 +228,7 @@ lk_status lk__plan_set_algorithms(lk_plan *plan, const char *text, size_t length
 
 /* ---- what passes and the executor ask the mesh ---- */
 
-/* mesh.c: the mesh of a config: that which it names, or the one axis of its lk_parallel. */
+/* mesh.c: the mesh of a config: the one that it names, or the one axis of its lk_parallel. */
 lk_status lk__plan_mesh(lk_context *context, const lk_plan_config *config, lk__mesh_grid *mesh);
 /* check_config.c: whether all settings are possible; gives the mesh. */
 lk_status lk__plan_check(lk_graph *graph, const lk_plan_config *config, lk__mesh_grid *mesh);
@@ -241,18 +241,18 @@ static inline int lk__plan_rank(const lk_plan *p) { return p->mesh.rank; }
 /* The axes along which ranks have different rows of the batch. Losses, counts, metrics and gradients are added over
  * them. */
 enum { LK__PLAN_BATCH_AXES = LK_AXIS_DATA | LK_AXIS_SHARD | LK_AXIS_EXPERT };
-/* That of these along which they have different experts, too (experts.h). */
+/* The one of these axes along which they also have different experts (experts.h). */
 enum { LK__PLAN_EXPERT_AXES = LK_AXIS_EXPERT };
-/* Those along which ranks have the same rows, and parts of values that the placement pass cuts (placement.h). */
+/* The axes along which ranks have the same rows, and parts of values that the placement pass cuts (placement.h). */
 enum { LK__PLAN_PLACED_AXES = LK_AXIS_TENSOR };
-/* That along which they have the same rows, and different nodes (pipeline.h). */
+/* The axis along which they have the same rows, and different nodes (pipeline.h). */
 enum { LK__PLAN_STAGE_AXES = LK_AXIS_PIPELINE };
 static inline int lk__plan_stages(const lk_plan *p) { return lk__mesh_extent(&p->mesh, LK__PLAN_STAGE_AXES); }
 static inline int lk__plan_own_stage(const lk_plan *p)
 {
     return lk__mesh_coordinate(&p->mesh, LK__PLAN_STAGE_AXES, p->mesh.rank);
 }
-/* Those along which a rank computes with a part of a state. */
+/* The axes along which a rank computes with a part of a state. */
 static inline unsigned lk__plan_cut_axes(const lk_plan *p) { return p->placed_axes | p->expert_axes; }
 /* Into how many parts the batch is split over ranks, and which this rank has. With leaves, each part is a run of
  * them. */
@@ -267,7 +267,8 @@ static inline int lk__plan_shard(const lk_plan *p)
 {
     return lk__mesh_coordinate(&p->mesh, LK_AXIS_SHARD, p->mesh.rank);
 }
-/* Over which states that all ranks use are sliced, where states are: those of experts are split along them already. */
+/* The axes over which states that all ranks use are sliced, if states are sliced: states of experts are split along
+ * them already. */
 static inline unsigned lk__plan_shard_axes(const lk_plan *p) { return LK_AXIS_SHARD | p->expert_axes; }
 /* The part that `rank` has; and a rank that has `part`: of those, the one in this rank's group. */
 static inline int lk__plan_batch_part_of(const lk_plan *p, int rank)
@@ -279,7 +280,7 @@ static inline int lk__plan_batch_rank(const lk_plan *p, int part)
     return lk__mesh_member(&p->mesh, LK__PLAN_BATCH_AXES, p->mesh.rank, part);
 }
 
-/* How a batch is split, for who has `part`. */
+/* How a batch is split, for the rank that has `part`. */
 static inline lk__split_job lk__plan_split(const lk_plan *p, int part)
 {
     return (lk__split_job){lk__plan_batch_parts(p), part, p->parallel.leaves, p->parallel.micro_batches};
@@ -295,7 +296,7 @@ static inline int lk__plan_all_leaves(const lk_plan *p)
 {
     return (int)lk__plan_leaves(p, lk__plan_batch_parts(p) - 1).end;
 }
-/* Those of this rank. */
+/* The leaves of this rank. */
 static inline lk__range lk__plan_own_leaves(const lk_plan *p) { return lk__plan_leaves(p, lk__plan_batch_part(p)); }
 
 static inline bool lk__plan_is_number(const lk__plan_list *list, int v)
@@ -327,7 +328,7 @@ lk_status lk__pass_loss_gradients(lk_plan *plan, lk__plan_list *list);
 lk_status lk__plan_weights(lk_plan *plan);
 /* The number of several losses in a list: the sum of the first, then its weight, and so on. */
 static inline int lk__number_losses(const lk_plan *p) { return LK__NUMBER_METRICS + 2 * (int)p->graph->metrics_count; }
-/* What a number counts for where there is no value: 1 for weights, in one of the stages. */
+/* What a number is where there is no value: 1 for weights, in one of the stages. */
 static inline double lk__number_otherwise(const lk_plan *p, int i)
 {
     int first = lk__number_losses(p);
@@ -340,8 +341,8 @@ double lk__plan_mean_loss(const lk_plan *plan, const double *numbers);
 /* plan.c: states of frozen groups, and what then needs no gradient. */
 void lk__plan_freeze_groups(lk_graph *graph, const lk_optimizer_config *optimizer);
 
-/* place_states.c: what of each state this rank has, and where; then that of the optimizer, when the moments are
- * known. */
+/* place_states.c: what this rank has of each state, and where; then the same for the optimizer state, when the moments
+ * are known. */
 lk_status lk__plan_place_states(lk_plan *plan, const lk__plan_placement *placement,
                                 const lk_optimizer_config *optimizer);
 void      lk__plan_place_moments(lk_plan *plan);
@@ -353,12 +354,12 @@ lk_status lk__pass_overlap(const lk_plan *plan, lk__plan_list *list, size_t forw
 
 /* evaluation.c: batch norm uses its running statistics, dropout is removed. */
 void lk__pass_evaluation(lk__plan_list *list, bool joint);
-/* rebuild.c: builds the list of nodes anew: rewrite appends a node, and others before it, and returns the index of that
- * which has its outputs; -1: failure. Nodes that were removed are kept as they are. */
+/* rebuild.c: rebuilds the list of nodes: rewrite appends a node, and others before it, and returns the index of the one
+ * that has its outputs; -1: failure. Nodes that were removed are kept as they are. */
 typedef int (*lk__plan_rewrite)(lk_graph *graph, const lk__graph_node *node, void *user);
 lk_status lk__plan_rebuild(lk_graph *graph, lk__plan_rewrite rewrite, void *user);
 /* The same for passes that know the nodes by their numbers in the list before: rewrite appends what takes the place of
- * node `index`. *forward, where backward begins, is that of the new list. */
+ * node `index`. *forward, where backward begins, is a position in the new list. */
 typedef bool (*lk__plan_rewrite_at)(void *user, const lk__graph_node *node, size_t index);
 lk_status lk__plan_rebuild_at(lk_graph *graph, lk__plan_rewrite_at rewrite, void *user, size_t *forward);
 int       lk__plan_append(lk_graph *graph, const lk__graph_node *node); /* unchanged; its index or -1 */
@@ -380,7 +381,7 @@ lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t back
 lk_status lk__pass_buckets(lk_plan *plan, size_t *backward);
 void      lk__plan_gradient_memory(lk_plan *plan);                /* once the number of sets is known */
 size_t    lk__bucket_complete(const lk_plan *plan, size_t index); /* position in the order of its collective's start */
-/* Whether the node makes, reduces or waits for a bucket; `index`: starts the collective of that one. */
+/* Whether the node makes, reduces or waits for a bucket; `index`: it starts the collective of that bucket. */
 static inline bool lk__plan_is_bucket(const lk_graph *g, const lk__graph_node *n)
 {
     return n->outputs > 0 && n->out[0] >= 0 && g->values[n->out[0]].kind == LK__VALUE_BUCKET;
@@ -401,9 +402,9 @@ lk_status lk__pass_shard_buckets(lk_plan *plan, size_t *backward);
  * makes a unit's new parameters whole; then the waits of all. */
 lk_status lk__shard_gather_updated(lk_plan *plan, size_t unit);
 lk_status lk__shard_wait_updated(lk_plan *plan);
-/* Of stage 3: gathers parameters before their use in a list. forward, backward: where the nodes of these end. */
+/* For stage 3: gathers parameters before their use in a list. forward, backward: where the nodes of these end. */
 lk_status lk__pass_shard_gather(lk_plan *plan, lk__plan_list *list, size_t *forward, size_t *backward);
-/* leaf_batch.c: with leaves, decides whether those of a rank run as one batch and which nodes run leaf by leaf;
+/* leaf_batch.c: with leaves, decides whether the leaves of a rank run as one batch and which nodes run leaf by leaf;
  * otherwise reduces the capacity of the plan to one leaf. After layout, before anything depends on sizes. */
 lk_status lk__pass_leaf_batch(lk_plan *plan);
 void      lk__plan_reduce_capacity(lk_plan *plan);
@@ -423,7 +424,7 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *config, bool on
 lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *config, bool one_by_one,
                                  const lk__plan_placement *placement, lk_plan **plan);
 
-/* The type in which a bucket is reduced, its bytes then, and where it is in the region of gradients: behind all sets if
+/* The type in which a bucket is reduced, its bytes then, and where it is in the region of gradients: after all sets if
  * it is rounded for that. */
 static inline lk_dtype lk__bucket_type(const lk_plan *p, const lk__plan_bucket *b)
 {
@@ -458,8 +459,8 @@ int lk__plan_copies(const lk_plan *plan);
 int lk__plan_copy(const lk_plan *plan, int rank);
 int lk__plan_sharers(const lk_plan *plan, int rank);
 int lk__plan_sharer(const lk_plan *plan, int rank);
-/* The same of those with the same coordinates along `apart`, too: axes along which ranks have different parts of one
- * copy (lk__plan_slices.apart). */
+/* The same for ranks that also have the same coordinates along `apart`: axes along which ranks have different parts of
+ * one copy (lk__plan_slices.apart). */
 int lk__plan_sharers_apart(const lk_plan *plan, unsigned apart, int rank);
 int lk__plan_sharer_apart(const lk_plan *plan, unsigned apart, int rank);
 /* The owners of this rank's copy, and its index among them. */
@@ -471,7 +472,7 @@ static inline int lk__plan_own(const lk_plan *p)
 {
     return p->stage ? lk__plan_shard(p) : lk__plan_sharer(p, lk__plan_rank(p));
 }
-/* The same of a bucket. */
+/* The same for a bucket. */
 static inline int lk__bucket_owners(const lk_plan *p, const lk__plan_bucket *b)
 {
     if (p->shared && b->experts) return lk__plan_sharers_apart(p, p->expert_axes, lk__plan_rank(p));
@@ -482,9 +483,9 @@ static inline int lk__bucket_own(const lk_plan *p, const lk__plan_bucket *b)
     if (p->shared && b->experts) return lk__plan_sharer_apart(p, p->expert_axes, lk__plan_rank(p));
     return p->stage ? lk__unit_shard(p, &p->units[b->unit]) : lk__plan_own(p);
 }
-/* Helpers of a rank at most: more would take more workspace, and smaller tiles. */
+/* The most helpers of a rank: more would need more workspace, and smaller tiles. */
 enum { LK__HELPERS = 3 };
-/* The threads of a kernel of forward or backward at most: the context's, and those of other ranks that wait
+/* The most threads of a kernel of forward or backward: the context's, and threads of other ranks that wait
  * (run/lend.h). */
 static inline int lk__plan_workers(const lk_plan *p) { return lk_context_threads(p->context) + p->helpers; }
 /* Of `bytes` of a bucket, an owner's. */
@@ -497,24 +498,24 @@ static inline size_t lk__slice_bytes(const lk_plan *p, const lk__plan_bucket *b,
 bool lk__plan_hosts_share(const lk__mesh_grid *mesh, int leaves, int hosts, char *why, size_t bytes);
 
 /* staging.c: off the CPU, the device's copies of the step block, the samples' ids and the inputs of one slot, in this
- * order: bytes and, by value, offsets; after the last value, that of the ids. offsets NULL: only measures. */
+ * order: bytes and, by value, offsets; after the last value, the offset of the ids. offsets NULL: only measures. */
 size_t lk__plan_stage_inputs(const lk_plan *plan, size_t *offsets);
 size_t lk__plan_staging_bytes(const lk_plan *plan); /* all of LK_MEMORY_STAGING */
 /* Before the program is made: how the ranks' group moves what is in the device's memory. Where its transport queues
  * calls on the device's streams and records them, and the plan allows it, nothing is copied through the host, and
- * LK_MEMORY_STAGING is less. A transport that adds in another than the canonical order is refused for leaves.
+ * LK_MEMORY_STAGING is less. With leaves, a transport that does not add in the canonical order is refused.
  * comm NULL: one rank. */
 lk_status lk__plan_use_group(lk_plan *plan, const lk_comm *comm);
 /* How many ids of samples are copied at most: the capacity, or a fixed number where no input has a batch. */
 static inline int64_t lk__plan_staged_ids(int64_t capacity) { return capacity == INT64_MAX ? 4096 : capacity; }
 /* Whether training steps are queued without waiting for their results (run/step.c): one slot, a device that records,
- * and one rank, or ranks that split the batch alone and whose collectives are queued. */
+ * and one rank, or ranks that only split the batch and whose collectives are queued. */
 bool lk__plan_queues(const lk_plan *plan);
-/* The memory that takes besides: of the device and of the host. */
+/* The memory that this takes in addition: of the device and of the host. */
 typedef struct lk__plan_queue_bytes {
     size_t input;  /* what the host sends for a micro-batch: step block, ids and, unless the device has them, samples */
-    int    pinned; /* so many of these in pinned memory, and … */
-    int    device_staging; /* … so many in the device's */
+    int    pinned; /* this many of these in pinned memory, and … */
+    int    device_staging; /* … this many in the device's */
     size_t numbers;        /* the device's: sums, the number of micro-batches, and the word that halts updates */
     size_t results;        /* pinned: of two steps */
 } lk__plan_queue_bytes;

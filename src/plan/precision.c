@@ -1,7 +1,7 @@
 /* precision.c - precision policies: weights and activations of the operations that have kernels for it (ANY in the list
  * of base/op.h) are stored in the policy's type; softmax, losses, statistics and all sums stay in f32 at least. Casts
  * are inserted between the two types. Runs before fuse and grad: gradients of activations get the activations' types,
- * those of parameters are f32. */
+ * gradients of parameters are f32. */
 #include "plan/plan.h"
 
 #include <string.h>

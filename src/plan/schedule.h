@@ -5,7 +5,7 @@
 
 #include "plan/instruction.h"
 
-/* Of a run of LK_BACKWARD: all of it, what other stages wait for, or the gradients of weights that can wait
+/* What a run of LK_BACKWARD computes: all of it, what other stages wait for, or the gradients of weights that can wait
  * (lk__plan_ranges.weights). */
 typedef enum lk__schedule_half { LK__HALF_BOTH, LK__HALF_INPUTS, LK__HALF_WEIGHTS } lk__schedule_half;
 
@@ -30,7 +30,7 @@ typedef struct lk__schedule_run {
     int      set;                /* of slot 0's gradients; the others have the next */
     int      row;                /* the same of slot 0's numbers (lk__plan_division) */
     int      number;             /* of slot 0 among the parts of all ranks: lk__kernel_step.part */
-    bool     writes_buffers;     /* slot 0 writes running statistics, unless another rank writes those of this one */
+    bool     writes_buffers;     /* slot 0 writes running statistics, unless another rank writes them for this one */
     unsigned flags;              /* conditions: instruction.h */
 } lk__schedule_run;
 
@@ -51,8 +51,9 @@ static inline size_t lk__schedule_end(const lk__plan_ranges *at, const lk__sched
 typedef struct lk__plan_division {
     int  parts, first, here; /* of what is divided, all parts; those of this rank */
     bool global;             /* the global batch is divided, not this rank's */
-    int  rows;    /* of numbers: one for each part of this rank, or one in which those of all its parts are added */
-    bool adds;    /* gradients are added to those of the backward runs before, without a set for each */
+    /* of numbers: one for each part of this rank, or one in which the numbers of all its parts are added */
+    int  rows;
+    bool adds;    /* gradients are added to the gradients of earlier backward runs, without a set for each */
     bool several; /* several backward runs may precede an update */
     bool by_hand; /* callers may run forward and backward themselves */
 } lk__plan_division;
@@ -81,10 +82,11 @@ lk__plan_division lk__plan_divide(const lk_plan *plan);
 /* Micro-batches or leaves whose activations a rank has at once: lk_plan.slots. */
 int lk__plan_count_slots(const lk_plan *plan);
 
-/* The run of a section that the caller runs without a schedule, with these conditions besides those of its results. */
+/* The run of a section that the caller runs without a schedule, with these conditions in addition to the conditions of
+ * its results. */
 lk__schedule_run lk__schedule_by_hand(const lk_plan *plan, lk_section section, unsigned flags);
-/* A run of a forward or backward that is not the first since the last update: its gradients are added to those that are
- * there. */
+/* A run of a forward or backward that is not the first since the last update: its gradients are added to the existing
+ * ones. */
 lk__schedule_run lk__schedule_behind(const lk_plan *plan, const lk__schedule_run *run);
 /* The only run of the evaluation's list, or of the list of weights. */
 lk__schedule_run lk__schedule_run_of(const lk__plan_list *list, unsigned flags);

@@ -24,7 +24,7 @@
 
 typedef struct lk__plan_unit {
     int      block; /* of the graph: the one whose states it has; 0: none */
-    unsigned axes;  /* over which it is cut: shard, and that of experts, which are cut along it already */
+    unsigned axes;  /* over which it is cut: shard and, for states that are not experts, the axis of experts */
     lk_dtype dtype; /* of its stored values */
     bool     frozen;
     uint64_t held; /* by which stages of a pipeline (lk__plan_splits) */
@@ -37,17 +37,18 @@ typedef struct lk__plan_unit {
 } lk__plan_unit;
 
 /* What the ranks of a host gather once, in common memory, where several ranks along shard are on a host: with stage 3,
- * the parameters of a unit. Every rank writes its slice, and fetches those of the ranks with its place on the other
- * hosts. No rank writes before all ranks of the host have started the gather, when they no longer read the previous
- * contents. This is the only barrier that the memory needs, and it is part of the collective (comm/hosts.h). */
+ * the parameters of a unit. Every rank writes its slice, and fetches the slices of the ranks with its place on the
+ * other hosts. No rank writes before all ranks of the host have started the gather, when they no longer read the
+ * previous contents. This is the only barrier that the memory needs, and it is part of the collective
+ * (comm/hosts.h). */
 typedef struct lk__plan_host {
     int    sharers; /* ranks of a host that gather together; 0: every rank gathers for itself */
     int    hosts;   /* on which the ranks of such a group are */
     size_t bytes;   /* of a host's copy */
 } lk__plan_host;
 
-/* shard_host.c. By whom, of groups along these axes, where the ranks of the mesh are on so many hosts, each with the
- * same number, host by host; 0 hosts: it is not known. */
+/* shard_host.c. Who gathers, of groups along these axes, where the ranks of the mesh are on this many hosts, each with
+ * the same number, host by host; 0 hosts: it is not known. */
 lk__plan_host lk__plan_find_host(const lk__mesh_grid *mesh, unsigned axes, int hosts);
 bool          lk__unit_on_host(const lk_plan *plan, const lk__plan_unit *unit); /* it is gathered once on a host */
 /* Bytes of the copy that a rank allocates: the ranks of a host allocate equal shares of it. */
@@ -57,7 +58,7 @@ size_t lk__plan_host_share(const lk_plan *plan);
 lk_status lk__plan_make_units(lk_plan *plan, const lk_optimizer_config *optimizer);
 /* Whether every backward reduces its gradients, of which only slices are kept: stages 2 and 3, without leaves. */
 bool lk__plan_scatters(const lk_plan *plan);
-/* Whether the sum along shard and expert, then that along data, is that over all parts of the batch in their tree. */
+/* Whether the sum along shard and expert, and then along data, is the sum over all parts of the batch in their tree. */
 bool lk__plan_shards_nest(const lk_plan *plan);
 /* Whether the norm of the gradient is added part by part (lk__square_parts), as one rank adds it: with leaves, on the
  * CPU, unless they have different experts. */

@@ -66,11 +66,11 @@ static bool places_on_hosts(const lk__mesh_grid *mesh, int hosts)
 bool lk__plan_hosts_share(const lk__mesh_grid *mesh, int leaves, int hosts, char *why, size_t bytes)
 {
     if (lk__mesh_used_axes(mesh, LK__PLAN_EXPERT_AXES) && (leaves || hosts > 1)) {
-        snprintf(why, bytes, "have different experts, %s", leaves ? "and add leaves" : "on several hosts");
+        snprintf(why, bytes, "have different experts %s", leaves ? "and train with leaves" : "on several hosts");
         return false;
     }
     if (lk__mesh_used_axes(mesh, LK__PLAN_STAGE_AXES) && hosts > 1) {
-        snprintf(why, bytes, "have different stages of the model, on several hosts");
+        snprintf(why, bytes, "have different stages of the model on several hosts");
         return false;
     }
     if (hosts <= 1) return true;
@@ -80,14 +80,15 @@ bool lk__plan_hosts_share(const lk__mesh_grid *mesh, int leaves, int hosts, char
         snprintf(why, bytes, "along %s are on several hosts",
                  lk__mesh_list_axes(lk__mesh_used_axes(mesh, LK__PLAN_PLACED_AXES), axes));
     else if (parts % hosts != 0)
-        snprintf(why, bytes, "are on %d hosts, with different numbers of ranks", hosts);
+        snprintf(why, bytes, "are on %d hosts with different numbers of ranks", hosts);
     else if (each == 1)
-        snprintf(why, bytes, "are each alone on their host");
+        snprintf(why, bytes, "are each on a different host");
     else if (leaves && !lk__tree_nests(leaves, hosts))
         snprintf(why, bytes,
-                 "of a host do not hold a whole subtree of the %d leaves, in whose order gradients are added", leaves);
+                 "on a host do not hold a complete subtree of the %d leaves, in whose order gradients are added",
+                 leaves);
     else if (!leaves && !lk__tree_nests(parts, hosts))
-        snprintf(why, bytes, "number %d on each host, and sums keep their order only with a power of two", each);
+        snprintf(why, bytes, "number %d on each host, but sums keep their order only if that is a power of two", each);
     else
         return true;
     return false;

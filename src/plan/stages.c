@@ -64,7 +64,7 @@ static lk_status check_range(const range_reader *r, int stage, int stages, int b
             return LK_OK;
         return lk__fail(r->context, LK_EINVAL,
                         "stages \"%s\": stage %d has no %ss; only the first and the last stage may have none, and only "
-                        "where the model has something before or after all blocks",
+                        "if the model has something before or after all blocks",
                         r->text, stage, what);
     }
     if (last >= all)
@@ -73,7 +73,7 @@ static lk_status check_range(const range_reader *r, int stage, int stages, int b
     if (begin != expected)
         return lk__fail(r->context, LK_EINVAL, "stages \"%s\": stage %d begins with %s %d; expected %s %d%s", r->text,
                         stage, what, begin, what, expected,
-                        expected ? ", since each belongs to exactly one stage, in the model's order" : "");
+                        expected ? ", since each must be in exactly one stage, in the model's order" : "");
     return LK_OK;
 }
 
@@ -181,7 +181,7 @@ lk_status lk__stages_cut(lk_context *context, const lk__stages_segment *segments
     if (count < cut->shape.stages)
         return lk__fail(context, LK_EUNSUPPORTED,
                         "%d ranks along the pipeline axis, but the model can be cut into at most %d stage%s (%d "
-                        "block%s, and what lies outside them): use %d or fewer",
+                        "block%s, and the parts outside them): use %d or fewer",
                         cut->shape.stages, count, count == 1 ? "" : "s", blocks, blocks == 1 ? "" : "s", count);
     if (cut->text) {
         range_reader r = {context, segments, count, blocks, cut->text};

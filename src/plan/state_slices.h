@@ -37,15 +37,15 @@ enum { LK__CUT_SEGMENTS = 3 };
 typedef struct lk__plan_cut {
     int      dim;
     unsigned axes; /* maybe one that is factored (base/axes.h): neighbours have copies then */
-    /* Above 1: the dimension consists of so many equal repetitions, and each of them is cut: queries, keys and values
+    /* Above 1: the dimension consists of this many equal repetitions, and each of them is cut: queries, keys and values
      * that are side by side. */
     int64_t outer;
-    /* Not 0: the dimension consists of so many elements of one thing, then of another, …, 0 behind the last, each of
+    /* Not 0: the dimension consists of this many elements of one thing, then of another, …, 0 after the last, each of
      * which is cut: queries, keys and values of unequal widths. The parts are equal. */
     int64_t segment[LK__CUT_SEGMENTS];
 } lk__plan_cut;
 
-/* Behind all other cuts: what is left, row-major, is part of a unit (plan/shard.h), which is cut into equal parts. */
+/* After all other cuts: what is left, row-major, is part of a unit (plan/shard.h), which is cut into equal parts. */
 typedef struct lk__plan_flat {
     unsigned axes;     /* 0: it is not */
     int64_t  at, each; /* elements: where it begins in the unit; of a part of that */
@@ -61,11 +61,11 @@ typedef struct lk__plan_splits {
     uint64_t held;
 } lk__plan_splits;
 
-/* Strategies place arrays by this, when the plan is created: sets *splits, which is empty, of one array of a state. */
+/* How strategies place arrays when the plan is created: sets *splits, which is empty, for one array of a state. */
 typedef struct lk__plan_placement {
     void (*place)(void *user, const lk_plan *plan, size_t state, lk__plan_array array, lk__plan_splits *splits);
     void                *user;
-    const lk__mesh_grid *mesh; /* instead of the plan's, of whose axes the passes know data alone; NULL: the plan's */
+    const lk__mesh_grid *mesh; /* instead of the plan's, of whose axes the passes know only data; NULL: the plan's */
 } lk__plan_placement;
 
 enum { LK__SLICES_RANK = LK_MAX_RANK + LK__SPLITS };
@@ -77,7 +77,7 @@ typedef struct lk__plan_slices {
     int64_t              dims[LK__SLICES_RANK];
     lk_dtype             dtype;
     lk__plan_splits      splits;
-    int                  parts; /* slices, with that of the ranks which do not have it */
+    int                  parts; /* slices, including the empty one of ranks that do not have it */
     int                  own;   /* this rank's, of `parts` */
     /* axes along which the ranks that share a copy of the state have different parts of it, one after the other */
     unsigned apart;
@@ -86,7 +86,7 @@ typedef struct lk__plan_slices {
     /* where range i begins, maybe before the slice, and its distance from the previous range */
     int64_t   owned_first, owned_each;
     lk_holder holder; /* of one copy of a slice */
-    /* copies may differ (running statistics of a rank's own samples), and files have that of the lowest rank */
+    /* copies may differ (running statistics of a rank's own samples), and files have the copy of the lowest rank */
     bool      first_counts;
     lk_memory memory; /* the region, and where this rank's slice begins in it */
     size_t    offset;
@@ -137,8 +137,8 @@ int64_t        lk__slices_elements(const lk__plan_slices *slices, int part); /* 
 lk__range lk__slices_owned(const lk__plan_slices *slices, int owner);
 int       lk__slices_owner(const lk__plan_slices *slices, int64_t element, lk__range *owned);
 int       lk__slices_part(const lk__plan_slices *slices, int rank); /* which one a rank has */
-/* The rank whose copy of a slice rank `near` reads: its own, or that of the rank which differs from it in the axes of
- * the splits alone. */
+/* The rank whose copy of a slice rank `near` reads: its own, or the copy of the rank that differs from it only in the
+ * axes of the splits. */
 int lk__slices_holder(const lk__plan_slices *slices, int part, int near);
 
 /* Elements that follow each other both in the whole array, row-major, and in the memory of a slice. */

@@ -32,9 +32,8 @@ lk_status lk__pass_sync_norm(lk__plan_list *list, lk__op_order order)
     size_t          i = 0;
     while (i < g->nodes_count && g->nodes[i].op != LK__OP_batch_norm) i++;
     if (i == g->nodes_count)
-        return lk__fail(
-            g->context, LK_EINVAL,
-            "synchronised batch norm was requested (sync_batch_norm, --sync-batchnorm), but the model has no "
-            "batch norm: omit it");
+        return lk__fail(g->context, LK_EINVAL,
+                        "synchronised batch norm was requested (sync_batch_norm, --sync-batchnorm), but the model has "
+                        "no batch norm: remove this option");
     return lk__plan_rebuild(list->graph, rewrite_node, &order);
 }

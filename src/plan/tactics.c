@@ -247,7 +247,8 @@ static lk_status place_tactic(const tactic *t, void *user)
             status = split_state(p, i, t);
     }
     if (any || status < 0) return status;
-    return lk__fail(p->f->g->context, LK_EINVAL, "tactics, line %d: no state matches %s", t->line, t->pattern);
+    return lk__fail(p->f->g->context, LK_EINVAL, "tactics, line %d: no parameter or buffer matches %s", t->line,
+                    t->pattern);
 }
 
 lk_status lk__tactics_place(lk__placement_finder *f, const char *text, unsigned axis)

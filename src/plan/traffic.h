@@ -6,7 +6,7 @@
 
 /* The axes of the mesh along which it has several ranks; 0: it has one. */
 unsigned lk__plan_collective_axes(const lk_plan *plan, const lk__graph_node *node);
-/* Bytes that a rank sends in it at its capacity; it receives as many. */
+/* Bytes that a rank sends in it at its capacity; it receives the same number. */
 double lk__plan_collective_bytes(const lk_plan *plan, const lk_graph *graph, const lk__graph_node *node);
 
 #endif

@@ -275,7 +275,7 @@ static lk_status check_buckets(walk *w)
         for (size_t b = 0; b < p->buckets_count && !found; b++)
             found = s->gradient_offset >= p->buckets[b].offset &&
                     s->gradient_offset + lk__plan_gradient_bytes(p, i) <= p->buckets[b].offset + p->buckets[b].bytes;
-        if (!found) return fail(w, "no bucket has all of the gradient of \"%s\"", state_name(w, (int)i));
+        if (!found) return fail(w, "no bucket has the whole gradient of \"%s\"", state_name(w, (int)i));
     }
     return LK_OK;
 }

@@ -23,7 +23,7 @@ typedef struct lk__plan_checked {
 
 /* LK_EMISMATCH: `text` is a sentence that names run, instruction and value, and what is wrong. */
 lk_status lk__schedule_verify(const lk__plan_checked *check, char *text, size_t bytes);
-/* All schedules of a plan, as a program of it makes them. A failure is an internal error, and the context's. */
+/* All schedules of a plan, as its programs make them. A failure is an internal error, set on the context. */
 lk_status lk__plan_verify(const lk_plan *plan, lk__plan_group group);
 /* Whether programs verify their schedules: in debug builds, or where the environment asks for it. */
 bool lk__schedule_verifies(const lk_context *context);
@@ -49,11 +49,11 @@ typedef struct lk__plan_order_list {
 
 /* Appends the collectives of a schedule to `order`. */
 lk_status lk__collective_order(const lk__plan_checked *check, lk__plan_order_list *order);
-/* The same of a kind of schedule of a plan: nothing where it has none. */
+/* The same for a kind of schedule of a plan; does nothing if the plan has none. */
 lk_status lk__collective_order_of(const lk_plan *plan, lk__plan_group group, lk__schedule_kind kind,
                                   lk__plan_order_list *order);
 void      lk__collective_order_free(lk_context *context, lk__plan_order_list *order);
-/* One of them as text; past the last: "none". */
+/* One of them as text; "none" after the last. */
 void lk__collective_text(const lk__plan_order_list *order, size_t index, char *text, size_t bytes);
 /* LK_EMISMATCH: the first difference of two ranks, as a sentence. */
 lk_status lk__collective_order_compare(const lk__plan_order_list *a, int rank_a, const lk__plan_order_list *b,

@@ -154,7 +154,7 @@ lk_status lk__run_start_leaf_batch(lk_program *p, const lk__schedule_run *run, s
 lk_status lk__run_refuse_leaves(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     (void)run, (void)at, (void)next;
-    return lk__fail(p->context, LK_EUNSUPPORTED, "evaluation has no leaves to add over");
+    return lk__fail(p->context, LK_EUNSUPPORTED, "evaluation has no leaves to sum over");
 }
 
 /* The rows in each of which the ranks' parts lie side by side. */

@@ -44,12 +44,13 @@ struct lk__run_collectives {
     lk__run_collective *all; /* of training, by slot where stages have several, then those of evaluation, from */
                              /* evaluate on */
     size_t           count, evaluate, each; /* each: of a slot */
-    lk_comm         *bulk;     /* for buckets; a separate group where other sums must not queue behind them */
+    lk_comm         *bulk;     /* for buckets; a separate group if other sums must not queue behind them */
     bool             split;    /* bulk is a separate group and freed here */
     bool             overlaps; /* the backend runs collectives while kernels run */
     lk__run_subtree *subtrees; /* of all ranks, in order */
     int              subtrees_count;
-    lk__run_subtree *joined; /* with experts: those of all leaves that a rank's sources have; rank: among those with */
+    /* with experts: gradients of all leaves that a rank's sources have; rank: among those with */
+    lk__run_subtree *joined;
     int              joined_count; /* the same experts */
     char   *slices; /* where buckets are reduced by slices (lk__plan_by_slices): this rank's, of every subtree */
     size_t  slice_bytes;
@@ -107,10 +108,10 @@ void lk__routes_trace(const lk_program *program, double began);
 
 /* ---- leaf_tree.c ---- */
 size_t lk__leaf_tree_scratch_bytes(void);
-/* A range of the gradients that leaves `leaf` … leaf + count - 1 of this rank have made, to those of the subtrees that
- * end with them (plan/leaf_stack.h). */
+/* A range of the gradients that leaves `leaf` … leaf + count - 1 of this rank have made, to the sums of the subtrees
+ * that end with them (plan/leaf_stack.h). */
 lk_status lk__leaf_tree_add(lk_program *program, lk__leaf_sum made, size_t offset, size_t bytes, lk_dtype type);
-/* The same of all leaves of this rank, where each has its own set. */
+/* The same for all leaves of this rank, if each has its own set. */
 lk_status lk__leaf_tree_add_all(lk_program *program, size_t offset, size_t bytes, lk_dtype type);
 /* Completes the tree of a bucket over ranks whose subtrees are not aligned. */
 lk_status lk__leaf_tree_reduce(lk_program *program, const lk__plan_bucket *bucket);
@@ -126,10 +127,10 @@ lk_status lk__expert_tree_add(lk_program *program, const lk__schedule_run *run, 
 lk_status lk__expert_tree_reduce(lk_program *program, const lk__plan_bucket *bucket);
 
 /* ---- report.c ---- */
-/* Gathers the elements of this rank's leaves, contiguous in `mine`, on all ranks: `gathered` then holds those of all
- * leaves in order. */
+/* Gathers the elements of this rank's leaves, contiguous in `mine`, on all ranks: `gathered` then holds the elements of
+ * all leaves in order. */
 lk_status lk__gather_leaves(lk_program *program, const char *name, const void *mine, size_t elements, lk_dtype type);
-/* Reduces those in the tree. */
+/* Reduces the gathered elements in the tree. */
 void lk__reduce_gathered(const lk_program *program, size_t elements, lk_dtype type, lk_reduce_op op, void *out);
 enum {
     LK__RUN_NUMBERS = LK__PLAN_NUMBERS + 1, /* per leaf, that are gathered at once outside the list of instructions */

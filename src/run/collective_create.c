@@ -211,8 +211,8 @@ lk_status lk__collectives_create(lk_program *p)
     size_t              each = p->slots[0].train.collectives;
     lk__run_collectives measured = {.each = each, .evaluate = each * (size_t)count_flying_slots(p->plan)};
     if (parallel->leaves > LK__LEAVES_MOST)
-        return lk__fail(p->context, LK_EUNSUPPORTED, "%d leaves are too many; at most %d are supported",
-                        parallel->leaves, LK__LEAVES_MOST);
+        return lk__fail(p->context, LK_EUNSUPPORTED, "too many leaves (%d): at most %d are supported", parallel->leaves,
+                        LK__LEAVES_MOST);
     measured.count = measured.evaluate + p->evaluate.collectives;
     size_t bytes = lay_out(p, &measured, NULL);
     char  *memory = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);

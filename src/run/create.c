@@ -89,7 +89,7 @@ static lk_status check_states(const lk_plan *plan, const lk_store *store)
         if (same && (pa->place.offset != pb->place.offset || pa->unit != pb->unit || plan->stage != theirs->stage))
             return lk__fail(
                 plan->context, LK_EMISMATCH,
-                "the store was created for a plan whose ranks have different slices: they first differ in \"%s\"",
+                "the store was created for a plan whose ranks have different slices: the plans first differ in \"%s\"",
                 a->name);
         bool moments = pa->moments == 0 ||
                        (pa->moments == pb->moments &&
@@ -100,7 +100,7 @@ static lk_status check_states(const lk_plan *plan, const lk_store *store)
                             a->name);
         if (!same || !moments)
             return lk__fail(plan->context, LK_EMISMATCH,
-                            "the store was created for a different plan: they first differ in \"%s\"%s", a->name,
+                            "the store was created for a different plan: the plans first differ in \"%s\"%s", a->name,
                             same ? ", in its optimizer state" : "");
     }
     return LK_OK;
@@ -154,7 +154,7 @@ static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const
                         "the ranks have slices of the state, but programs still need all of it on every rank");
     if (lk__store_shares_buffers(store) && plan->writes_buffers && !plan->shares_buffers)
         return lk__fail(plan->context, LK_EMISMATCH,
-                        "the ranks share the store's buffers, but each rank would write to them: plan it with "
+                        "the ranks share the store's buffers, but each rank would write to them: plan with "
                         "sync_batch_norm, like the plan that the store was created for");
     if (!plan->trains || (plan->shared ? store->comm && store->group == comm : !store->comm)) return LK_OK;
     if (plan->shared)
@@ -162,8 +162,8 @@ static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const
                         "the plan's ranks share their state, but the store was not created with their group: use "
                         "lk_store_create_shared, with the same group");
     return lk__fail(plan->context, LK_EMISMATCH,
-                    "the store is shared by %d ranks, but the plan updates all of it on one: set its lk_parallel.state "
-                    "to LK_STATE_SHARED",
+                    "the store is shared by %d ranks, but the plan updates the whole state on each rank: set its "
+                    "lk_parallel.state to LK_STATE_SHARED",
                     lk_comm_size(store->comm));
 }
 

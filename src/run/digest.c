@@ -1,7 +1,7 @@
 /* digest.c - digests of the values of a program, to find the first value whose bits differ between two layouts of the
  * ranks (LOCKSTEP_DIGESTS; test/cli/digests.py compares). The digest of a value is the sum of a hash of each element's
- * bits and place in the whole value, so the digests of parts add up to that of the whole. A value has the same number
- * in every layout (plan/placement_rewrite.c). */
+ * bits and place in the whole value, so the digests of parts add up to the digest of the whole. A value has the same
+ * number in every layout (plan/placement_rewrite.c). */
 #include "run/digest.h"
 
 #include "base/environment.h"

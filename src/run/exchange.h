@@ -28,9 +28,9 @@ typedef struct lk__exchange {
     void    *memory; /* lk__store_exchange_bytes of its ranks, aligned to 64; NULL: none, where nothing is ever sent */
 } lk__exchange;
 
-size_t lk__store_exchange_bytes(int ranks); /* the same on all ranks; of one rank 0 */
+size_t lk__store_exchange_bytes(int ranks); /* the same on all ranks; 0 for one rank */
 /* Whether some fetch of `ranks` ranks from this store sends something: some array is split over ranks, or is a buffer
- * of which each rank has its own and files hold that of rank 0. */
+ * of which each rank has its own, and files hold rank 0's. */
 bool lk__store_fetch_sends(const lk_store *store, int ranks);
 bool lk__plan_fetch_sends(const lk_plan *plan, int ranks); /* the same, before there is a store */
 
@@ -41,7 +41,7 @@ lk_status lk__store_fetch(const lk_store *store, const lk__exchange *with, const
 
 /* The inverse: every rank has the bytes that by_rank[its rank] lists in `mine`, and they are written to all ranks that
  * have memory for them (of a state that is replicated: to all ranks of `with`; of one that ranks of a host share: once
- * on every host). Whole elements. Stored copies of master copies are rounded anew. Between lk__store_write_begin and
+ * on every host). Whole elements. Stored copies of master copies are rounded again. Between lk__store_write_begin and
  * lk__store_write_end, after which the shared memory is complete for all ranks. */
 lk_status lk__store_scatter(lk_store *store, const lk__exchange *with, const lk__exchange_list *by_rank,
                             const void *mine);

@@ -1,7 +1,7 @@
 /* expert_tree.c - gradients of experts that this rank computes for the leaves of several ranks (plan/expert_leaves.h).
- * Those of each source are added on a separate stack. In the end the subtrees that the leaves of all sources hold whole
- * are added here; ranks that have the same experts exchange slices of these sums, and each completes the tree over its
- * slice. */
+ * The gradients of each source are added on a separate stack. In the end the subtrees that the leaves of all sources
+ * hold whole are added here; ranks that have the same experts exchange slices of these sums, and each completes the
+ * tree over its slice. */
 #include "run/leaf_tree.h"
 
 #include "base/tree.h"

@@ -10,7 +10,7 @@
 
 typedef struct lk__run_tokens lk__run_tokens;
 
-/* The program's inputs, i32 with one number a prompt. The device sets them for the next step: the token, and the same
+/* The program's inputs, i32 with one number per prompt. The device sets them for the next step: the token, and the same
  * number for the position, the row of the cache and the last key; with a window also the first key. */
 typedef struct lk__run_token_inputs {
     const char *tokens, *positions, *rows, *first, *last; /* names; first: NULL without a window */
@@ -18,7 +18,7 @@ typedef struct lk__run_token_inputs {
 } lk__run_token_inputs;
 
 /* Steps of a program that evaluates and whose output 0 is the logits of each prompt, f32 or f64. *tokens NULL: its
- * device chooses no tokens. To be freed before the program. */
+ * device chooses no tokens. Free it before the program. */
 lk_status lk__tokens_create(lk_program *program, const lk__run_token_inputs *inputs, lk__run_tokens **tokens);
 void      lk__tokens_free(lk__run_tokens *tokens);
 size_t    lk__tokens_memory(const lk__run_tokens *tokens, lk_memory kind); /* bytes that it holds */

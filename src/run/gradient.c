@@ -156,7 +156,7 @@ static lk_status run_over_gradients(const lk_program *p, lk__op op, double facto
     lk__device_kernel kernel = p->device->backend->kernels.find(p->device, op, real, &call);
     lk_status         status = LK_EUNSUPPORTED;
     if (!kernel.run || (kernel.prepare && (status = kernel.prepare(p->device, &kernel, &call)) < 0))
-        return lk__fail(p->context, status, "the device %s has no kernel to change gradients",
+        return lk__fail(p->context, status, "the device %s has no kernel that changes gradients",
                         lk_context_device(p->context));
     return kernel.run(&call);
 }
@@ -212,7 +212,7 @@ lk_status lk_program_gradient_scale(lk_program *p, const char *parameter, double
     lk_status status = gather_gradients(p);
     if (status < 0 || (status = check_pending(p)) < 0) return status;
     if (!isfinite(factor))
-        return lk__fail(p->context, LK_EINVAL, "gradients are scaled by a finite factor, not by %g", factor);
+        return lk__fail(p->context, LK_EINVAL, "gradients must be scaled by a finite factor, not by %g", factor);
     if (!parameter) return lk__scale_gradients(p, factor);
     if ((status = locate_gradient(p, parameter, &found)) < 0 || found.bytes == 0) return status;
     return run_over_gradients(p, LK__OP_scale, factor, found.memory, found.bytes);
@@ -226,7 +226,7 @@ lk_status lk_program_gradient_weight(lk_program *p, double weight)
         return lk__fail(p->context, LK_EINVAL,
                         "set the weight after LK_SYNC, which would otherwise add it to the weights of the other ranks");
     if (!(weight > 0) || !isfinite(weight))
-        return lk__fail(p->context, LK_EINVAL, "gradients are divided by a weight above 0, not by %g", weight);
+        return lk__fail(p->context, LK_EINVAL, "gradients must be divided by a weight above 0, not by %g", weight);
     p->progress.weight = weight;
     return LK_OK;
 }

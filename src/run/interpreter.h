@@ -1,6 +1,6 @@
 /* run/interpreter.h - one interpreter for everything that a program runs: any run of a schedule (plan/schedule.h).
  * Sections that the caller runs by hand, micro-batches, leaves, evaluation, steps that are queued and steps of
- * generation differ in their runs alone. */
+ * generation differ only in their runs. */
 #ifndef LK__RUN_INTERPRETER_H
 #define LK__RUN_INTERPRETER_H
 

@@ -1,4 +1,4 @@
-/* run/leaf_tree.h - the tree over leaves, of sums that lie in several places: shared by leaf_tree.c and
+/* run/leaf_tree.h - the tree over leaves, for sums that are in several places: shared by leaf_tree.c and
  * expert_tree.c. */
 #ifndef LK__RUN_LEAF_TREE_H
 #define LK__RUN_LEAF_TREE_H

@@ -33,7 +33,7 @@ static lk_status begin_step(lk_program *p)
     if (p->division.adds && p->progress.pending > 0 && !p->progress.synced)
         return lk__fail(
             p->context, LK_EINVAL,
-            "several losses are each divided by their own weight in the whole step, so no LK_FORWARD can follow an "
+            "each of several losses is divided by its own weight over the whole step, so LK_FORWARD cannot follow "
             "LK_BACKWARD before the update: let lk_program_compute or lk_program_train run the micro-batches");
     p->losses.has_scales = false;
     if (p->losses.weights) memset(p->losses.weights, 0, weights_bytes(p));

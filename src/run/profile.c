@@ -13,7 +13,7 @@ void lk_program_profile(lk_program *p, bool enable)
     lk__run_list *lists[] = {&p->slots[0].train, &p->evaluate};
     lk_status     status = lk__timeline_set(p, enable, p->trace);
     if (status < 0)
-        lk__log(p->context, LK_LOG_WARNING, "profile: the device's clock cannot be read: %s",
+        lk__log(p->context, LK_LOG_WARNING, "profile: cannot read the device's clock: %s",
                 lk_context_error(p->context));
     for (int i = 0; i < 2 && enable; i++)
         for (size_t j = 0; j < lists[i]->count; j++)
@@ -57,7 +57,8 @@ static const lk_device_speed *find_speed(rows *r, lk_dtype type)
     lk_dtype i = lk__is_element(type) ? type : LK_F32;
     if (!r->tried[i] && r->program->device->backend->kernels.measure &&
         lk_device_measure(r->program->context, i, &r->speed[i]) < 0)
-        lk__log(r->program->context, LK_LOG_WARNING, "profile: no bounds: %s", lk_context_error(r->program->context));
+        lk__log(r->program->context, LK_LOG_WARNING, "profile: cannot measure bounds: %s",
+                lk_context_error(r->program->context));
     r->tried[i] = true;
     return &r->speed[i];
 }
@@ -203,7 +204,7 @@ static void print_speed(const output *o, const rows *r)
     const lk_device_speed *last = NULL;
     for (int i = 0; i < LK_DTYPE_COUNT; i++) {
         if (!(r->speed[i].flops > 0)) continue;
-        print(o, "%s%.1f TFLOP/s in %s", last ? ", " : "bounds as measured: ", 1e-12 * r->speed[i].flops,
+        print(o, "%s%.1f TFLOP/s in %s", last ? ", " : "measured bounds: ", 1e-12 * r->speed[i].flops,
               lk_dtype_name((lk_dtype)i));
         last = &r->speed[i];
     }
@@ -217,7 +218,8 @@ static void print_rows(const lk_program *p, const output *o)
     double total = 0;
     if (make_rows(p, &r, &capacity) < 0) return;
     for (size_t i = 0; i < r.count; i++) total += r.all[i].seconds;
-    print(o, "%.3f ms on the device for a micro-batch and the update, by %s\n", 1e3 * total, lk__timeline_source(p));
+    print(o, "%.3f ms on the device for a micro-batch and the update, measured by %s\n", 1e3 * total,
+          lk__timeline_source(p));
     print_speed(o, &r);
     print(o, "       ms      %%  calls         MB      GFLOP  bound       reached  operation\n");
     for (size_t i = 0; i < r.count; i++) {

@@ -56,13 +56,13 @@ lk_status lk_program_bind(lk_program *p, const char *input, const void *data)
 lk_status lk__step_set(lk_program *p, const lk_step *step)
 {
     if (step->step < 1)
-        return lk__fail(p->context, LK_EINVAL, "steps are counted from 1, not from %lld", (long long)step->step);
+        return lk__fail(p->context, LK_EINVAL, "the step is %lld; steps are counted from 1", (long long)step->step);
     double rate = step->rate == LK_RATE_OF_OPTIMIZER ? p->plan->lr : step->rate;
     if (!(rate >= 0) || !isfinite(rate))
-        return lk__fail(
-            p->context, LK_EINVAL,
-            "step %lld: the rate is %g; expected a finite number of at least 0; LK_STEP_INIT sets the optimizer's",
-            (long long)step->step, rate);
+        return lk__fail(p->context, LK_EINVAL,
+                        "step %lld: the learning rate is %g; expected a finite number of at least 0 (LK_STEP_INIT uses "
+                        "the optimizer's)",
+                        (long long)step->step, rate);
     p->step = *step;
     p->step.rate = rate;
     return LK_OK;
@@ -82,7 +82,8 @@ lk_status lk_program_run(lk_program *p, lk_section section)
     if (section != LK_EVALUATE && !p->plan->trains)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it only evaluates");
     if (!p->division.by_hand && (section == LK_FORWARD || section == LK_BACKWARD))
-        return lk__fail(p->context, LK_EINVAL, "a program with leaves runs them together: call lk_program_compute");
+        return lk__fail(p->context, LK_EINVAL,
+                        "a program with leaves runs LK_FORWARD and LK_BACKWARD together: call lk_program_compute");
     lk_status status = section == LK_FORWARD ? lk__losses_weigh_slot(p) : LK_OK;
     return status < 0 ? status : lk__section_by_hand(p, section);
 }
@@ -171,14 +172,14 @@ lk_status lk_program_output_read(lk_program *p, int i, void *data, size_t bytes)
 {
     const lk__plan_list *planned = &p->plan->evaluate;
     if (i < 0 || i >= planned->outputs_count)
-        return lk__fail(p->context, LK_ENOENT, "the plan has %d outputs: there is no output %d", planned->outputs_count,
+        return lk__fail(p->context, LK_ENOENT, "the plan has %d outputs; there is no output %d", planned->outputs_count,
                         i);
     if (p->progress.evaluated < 0)
         return lk__fail(p->context, LK_EINVAL,
                         "output %d is not available: run LK_EVALUATE, and read its outputs before the next run", i);
     size_t size = lk__bytes_at_count(&planned->graph->values[planned->outputs[i]].shape, p->progress.evaluated);
     if (size != bytes)
-        return lk__fail(p->context, LK_EINVAL, "output %d has %zu bytes at a count of %lld, not %zu", i, size,
+        return lk__fail(p->context, LK_EINVAL, "output %d has %zu bytes for %lld samples, not %zu", i, size,
                         (long long)p->progress.evaluated, bytes);
     return lk__device_read(p->device, p->stream, data, output_memory(p, i), bytes);
 }

@@ -30,7 +30,7 @@ struct lk__run_instruction {
     const char      *name;       /* while tracing */
     double           seconds;    /* while profiling */
     int64_t          runs;
-    size_t           together; /* while profiling: with so many from it on, which ran as one; 0: alone */
+    size_t           together; /* while profiling: how many instructions from this one on ran as one; 0: it ran alone */
 };
 
 typedef struct lk__run_launch lk__run_launch; /* launch.c: a launch group */
@@ -93,12 +93,12 @@ typedef struct lk__run_memory {
     char                  *chunk;  /* off the CPU, with other ranks: LK__STAGING_CHUNK bytes of the host's */
 } lk__run_memory;
 
-/* How far a step is: which sections may run, and with which conditions (section.c). */
+/* How far a step has progressed: which sections may run, and with which conditions (section.c). */
 typedef struct lk__run_progress {
     bool    overwritten; /* an LK_EVALUATE has run since LK_FORWARD */
     int64_t evaluated;   /* samples of the LK_EVALUATE that ran last; -1: another section has run since */
     int     pending;     /* backward runs since the last update; written gradients count as one */
-    bool    earlier;     /* the same, before the current step, or run by hand: its first one adds to them */
+    bool    earlier;     /* the same, before the current step or run by hand: the first of the step adds to them */
     bool    no_sync, synced;
     bool    has_gradients; /* some were made or written since the program was created */
     bool    written;       /* the gradients are the caller's alone: no backward has run */
@@ -138,9 +138,10 @@ struct lk_program {
     lk_context *context;
     lk_plan    *plan;
     lk_store   *store;
-    lk_mesh    *mesh; /* NULL: alone, as the next */
+    lk_mesh    *mesh; /* NULL: this rank alone, like the next */
     lk_comm    *comm; /* all ranks: reports, comparisons, what is once on every host */
-    /* Those among whom the batch is split: sums of gradients, losses and metrics; NULL: every rank has all of it. */
+    /* The ranks among which the batch is split: sums of gradients, losses and metrics; NULL: every rank has all of
+     * it. */
     lk_comm           *batch;
     lk_comm           *shard; /* those along shard; NULL: they have no slices of the state */
     lk__plan_group     group; /* what is known of the ranks' group: it decides which instructions there are */
@@ -173,7 +174,7 @@ struct lk_program {
     lk__run_graphs          *graphs; /* NULL: the device records nothing */
     const lk__run_gradients *gradients;
     lk__run_shared          *shared;                /* NULL: every rank has its own state */
-    lk__shard_norm          *norm;                  /* NULL: that of a gradient is not added part by part */
+    lk__shard_norm          *norm;                  /* NULL: the norm of a gradient is not added part by part */
     int                      tiles_first, tiles_of; /* kernels begin at tile tiles_first / tiles_of of theirs */
     bool                     visible;               /* the device's memory is the host's: callers get addresses in it */
     bool                     visible_gradients;     /* the same of gradients, which are this rank's alone */
@@ -251,8 +252,8 @@ lk_status lk__gradient_gather(lk_program *program, int state, const void *part, 
 /* This rank's part from the whole. */
 void lk__gradient_cut(const lk_program *program, int state, const void *data, void *part);
 
-/* gradient_tied.c: adds those of other stages that hold the state to this rank's part of its gradient. Collective among
- * these stages; of a state that one stage holds nothing. */
+/* gradient_tied.c: adds the gradients of other stages that hold the state to this rank's part of its gradient.
+ * Collective among these stages; does nothing for a state that one stage holds. */
 lk_status lk__gradient_add_stages(lk_program *program, int state, void *part);
 
 /* ---- staging_create.c, staging.c: copies between the host and the device ---- */
@@ -274,7 +275,7 @@ void lk__source_use(lk_program *program, lk__run_source *source); /* for the ste
 /* Whether input `input` is made; if so, slots see a stand-in for its address. */
 bool        lk__source_makes(const lk_program *program, size_t input);
 const void *lk__bound_memory(const lk_program *program, size_t input);
-/* Whether it is made of samples that are sent by row, and those of a slot: what the caller bound. */
+/* Whether it is made from samples that are sent by row; and the samples of a slot: what the caller bound. */
 bool        lk__source_sends(const lk_program *program);
 const void *lk__source_samples(const lk_program *program, const lk__run_slot *slot, int field);
 /* Where the step block and the ids of a batch are read (device/batch.h). */
@@ -285,7 +286,7 @@ typedef struct lk__run_headers {
     size_t         bytes;
     lk__kernel_invalid_id *report; /* is cleared; NULL: nothing is */
 } lk__run_headers;
-/* Queues what makes the inputs of a slot. by_row: samples are those of `sent`, as lk__plan_sent_offset has them; else
+/* Queues what makes the inputs of a slot. by_row: samples are in `sent`, as lk__plan_sent_offset has them; else
  * NULL. */
 lk_status lk__source_gather(lk_program *program, const lk__run_slot *slot, const lk__run_headers *headers,
                             const char *sent);
@@ -315,7 +316,7 @@ void      lk__launch_free(lk_program *program);
  * device runs it at the current shapes. *launched: it did; *end: after its last instruction. */
 lk_status lk__launch_group(lk_program *program, const lk__run_list *list, size_t at, size_t limit, size_t *end,
                            bool *launched);
-/* The same for that of the instruction STEP_END: device/recording.h's end_step. */
+/* The same for the group of the instruction STEP_END: device/recording.h's end_step. */
 lk_status lk__launch_end_step(lk_program *program, const lk__run_list *list, size_t at,
                               const lk__device_numbers *numbers, lk__device_result *results, bool *done);
 
@@ -339,7 +340,7 @@ static inline bool lk__leaf_batch_adds(const lk__graph_node *n)
     return lk__op_find(n->op)->leaves == LK__LEAVES_ADDED;
 }
 /* The leaves of call `call` of a node that runs leaf by leaf, from the first of the run on: one or, where its kernel
- * adds over leaves, those of the subtree that begins there; 0: none does. */
+ * adds over leaves, the leaves of the subtree that begins there; 0: none does. */
 int lk__leaf_batch_count(const lk_program *program, const lk__graph_node *node, int call);
 
 /* ---- program.c ---- */
@@ -375,13 +376,14 @@ lk_status lk__gather_reports(lk_program *program); /* of all ranks, with the num
 lk_status lk__use_reports(lk_program *program, const lk__plan_list *planned);
 /* Fails where the loss of some rank is not finite, and names it. */
 lk_status lk__check_losses(lk_program *program, int64_t step);
-void      lk__add_reports(const lk_program *program, double *numbers); /* adds those over all leaves, in the tree */
+/* adds the numbers over all leaves, in the tree */
+void lk__add_reports(const lk_program *program, double *numbers);
 
 /* ---- losses.c: several losses, each divided by its own weight ---- */
 lk_status lk__losses_create(lk_program *program); /* after the slots */
 void      lk__losses_free(lk_program *program);
-/* Before the forward runs of a step: sets the weights to those of this rank's samples in it: of all micro-batches or
- * leaves, or of those that slot 0 is set to. Nothing where there is one loss. */
+/* Before the forward runs of a step: sets the weights to the weights of this rank's samples in it: of all micro-batches
+ * or leaves, or of those that slot 0 is set to. Nothing where there is one loss. */
 lk_status lk__losses_weigh_step(lk_program *program);
 lk_status lk__losses_weigh_slot(lk_program *program);
 /* The numbers of a leaf that do not depend on samples, where leaves run as one batch. */

@@ -42,7 +42,7 @@ void lk__reduce_gathered(const lk_program *p, size_t elements, lk_dtype type, lk
 lk_status lk__program_add_numbers(lk_program *p, const double *mine, int numbers, double *out)
 {
     if (numbers > LK__RUN_NUMBERS)
-        return lk__fail(p->context, LK_EINVAL, "%d numbers are too many; at most %d are exchanged at once", numbers,
+        return lk__fail(p->context, LK_EINVAL, "too many numbers (%d): at most %d can be exchanged at once", numbers,
                         LK__RUN_NUMBERS);
     lk_status status = lk__gather_leaves(p, "all_gather metrics", mine, (size_t)numbers, LK_F64);
     if (status >= 0) lk__reduce_gathered(p, (size_t)numbers, LK_F64, LK_SUM, out);

@@ -1,5 +1,5 @@
-/* results.c - the results of a run that the host reads: loss and metrics of a batch, those of all ranks with their
- * reports, and the norm of the gradient; and the numbers among them that the update needs. */
+/* results.c - the results of a run that the host reads: loss and metrics of a batch and, with their reports, of all
+ * ranks, and the norm of the gradient; and the numbers among them that the update needs. */
 #include "run/interpreter.h"
 
 #include "run/collective.h"

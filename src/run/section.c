@@ -54,8 +54,8 @@ static lk_status begin_backward(lk_program *p, const lk__schedule_run *run)
         if (d->several)
             return lk__fail(
                 p->context, LK_EINVAL,
-                "the gradients of the LK_BACKWARD before this one were sent to the other ranks already, so "
-                "nothing can be added to them: call lk_program_no_sync(program, true) before all but the last");
+                "the gradients of the previous LK_BACKWARD were already sent to the other ranks, so nothing can be "
+                "added to them: call lk_program_no_sync(program, true) before all but the last");
         lk_status status = lk__collectives_drain(p);
         if (status < 0) return status;
     }
@@ -123,7 +123,8 @@ static lk_status run_update(lk_program *p, const lk__schedule_run *run)
 {
     if (p->progress.pending == 0)
         return lk__fail(p->context, LK_EINVAL,
-                        "LK_UPDATE without gradients; " STEP_ORDER ", or lk_program_gradient_write before LK_UPDATE");
+                        "LK_UPDATE has no gradients: " STEP_ORDER
+                        "; or call lk_program_gradient_write before LK_UPDATE");
     if (!p->progress.synced) lk__program_allow_update(p); /* nothing is between the two */
     lk__schedule_run now = run_by_hand(p, LK_SYNC);
     lk_status        status = p->progress.synced ? LK_OK : run_sync(p, &now);

@@ -18,8 +18,8 @@ lk_status lk__host_create(lk_program *p)
     int         hosts = lk__comm_hosts(p->shard, &why);
     if (hosts == 0)
         return lk__fail(p->context, LK_EUNSUPPORTED,
-                        "the plan's ranks gather parameters once on every host, but those of this group (%s) %s: set "
-                        "lk_parallel.hosts to lk_comm_hosts",
+                        "the plan's ranks gather parameters once on every host, but the ranks of this group (%s) %s: "
+                        "set lk_parallel.hosts to lk_comm_hosts",
                         lk_comm_backend(p->shard), why);
     if (hosts != host->hosts)
         return lk__fail(p->context, LK_EMISMATCH,

@@ -51,7 +51,7 @@ typedef void (*lk__run_sum)(const lk_program *program, size_t offset, size_t cou
 struct lk__run_shared {
     size_t         bytes;     /* of this struct and its arrays */
     char         **gradients; /* by rank of this host: its gradients, in this process */
-    char         **of_experts;    /* the same of those with this rank's experts */
+    char         **of_experts;    /* the same for ranks with this rank's experts */
     int            experts_count; /* how many these are */
     size_t         experts_first; /* where gradients of experts begin in a set: after all others */
     lk__run_block *blocks;
@@ -62,7 +62,7 @@ struct lk__run_shared {
     void          *symmetric;          /* of `squares` */
     double        *squares;            /* of all parts of all tensors, in one order; shared by all ranks of the host */
     size_t         squares_count;      /* doubles */
-    int            square_doubles;     /* of a part: 1, or those of an exact sum (base/exact_sum.h) */
+    int            square_doubles;     /* of a part: 1, or as many as an exact sum has (base/exact_sum.h) */
     int64_t       *first_square;  /* by state: its first in `squares` */
     char          *scratch;       /* by thread: sums of a block, then what making them needs */
     size_t         scratch_bytes; /* of a thread */
@@ -89,7 +89,7 @@ void lk__shared_sum(const lk_program *program, int state, int64_t first, int64_t
 void lk__shared_copy(const lk_program *program, int state, int64_t first, int64_t count, char *out);
 /* The sums of this rank's slices, into its own gradients. */
 void lk__shared_sum_own(lk_program *program);
-/* Gradients of those that own parts of a state, by owner. */
+/* Gradients of the ranks that own parts of a state, by owner. */
 char *const *lk__shared_gradients(const lk_program *program, int state);
 /* ---- shared_hosts.c ---- */
 /* On several hosts, where collectives have not: sums this rank's slices over the leaves of its host, then across the

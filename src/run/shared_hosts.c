@@ -1,4 +1,4 @@
-/* shared_hosts.c - sums of gradients over several hosts that backward's collectives do not compute: those over leaves,
+/* shared_hosts.c - sums of gradients over several hosts that backward's collectives do not compute: sums over leaves,
  * where a rank holds several subtrees, or ranks hold subtrees of different sizes. The leaves of a host are one subtree:
  * an owner sums its slices over them straight from the memory of the host, then with the owners of the same slices on
  * the other hosts. */

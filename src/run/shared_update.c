@@ -1,6 +1,6 @@
 /* shared_update.c - the update of a state that the ranks of a host share: every rank sums and updates its slices, block
  * by block, so that a sum is still in the cache when the optimizer reads it. Bound by memory: a rank reads its slices
- * of all ranks' gradients, and a world-th of the optimizer's state. On several hosts every host does the same to its
+ * of all ranks' gradients, and 1 / world of the optimizer's state. On several hosts every host does the same to its
  * own copy, with sums that collectives have made before. */
 #include "run/shared.h"
 

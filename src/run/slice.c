@@ -173,14 +173,14 @@ static lk_status locate_slice(const lk_store *s, const char *name, lk_state_part
     int64_t        elements = 1;
     for (int i = 0; i < state.rank; i++) elements *= state.dims[i];
     if ((unsigned)part >= LK_STATE_PART_COUNT || (int)part > state.moments)
-        return lk__fail(s->context, LK_EINVAL, "part %d of \"%s\" is invalid: it has its value (0) and %d moments",
+        return lk__fail(s->context, LK_EINVAL, "part %d of \"%s\" does not exist: it has a value (0) and %d moments",
                         (int)part, name, state.moments);
     if (first < 0 || count < 0 || first > elements || count > elements - first)
-        return lk__fail(s->context, LK_EINVAL, "%lld elements from element %lld on exceed \"%s\", which has %lld",
+        return lk__fail(s->context, LK_EINVAL, "%lld elements starting at element %lld exceed \"%s\", which has %lld",
                         (long long)count, (long long)first, name, (long long)elements);
     size_t size = lk_dtype_size(state.dtype);
     if (bytes != (size_t)count * size)
-        return lk__fail(s->context, LK_EINVAL, "%lld elements of \"%s\" in %s have %zu bytes, not %zu",
+        return lk__fail(s->context, LK_EINVAL, "%lld elements of \"%s\" in %s take %zu bytes, not %zu",
                         (long long)count, name, lk_dtype_name(state.dtype), (size_t)count * size, bytes);
     *index = (size_t)found;
     *first_byte = (size_t)first * size;

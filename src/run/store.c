@@ -225,9 +225,10 @@ lk_status lk__explain_memory(const lk_plan *p, lk_status status)
                                      lk_memory_name((lk_memory)kind), (double)p->memory[kind] / 1048576.0);
     }
     snprintf(before, sizeof before, "%s", lk_context_error(p->context));
-    return lk__fail(p->context, status,
-                    "%s. The plan needs %.1f MiB: %s. More micro-batches (--accumulate) or --recompute would need less",
-                    before, (double)total / 1048576.0, text);
+    return lk__fail(
+        p->context, status,
+        "%s. The plan needs %.1f MiB: %s. More micro-batches (--accumulate) or --recompute would reduce this", before,
+        (double)total / 1048576.0, text);
 }
 
 /* Parameters of which ranks have slices are where the other ranks of a host reach them, or their GPUs: they are

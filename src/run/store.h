@@ -25,7 +25,7 @@ struct lk_store {
     size_t   exchange_bytes;
     void    *sliced; /* the same: parameters in symmetric memory of `group`; NULL: they are in memory of this rank */
 
-    /* where ranks share memory: `group`, or those of it with whom; NULL: memory is this rank's own */
+    /* where ranks share memory: `group`, or the ranks of it that share; NULL: memory is this rank's own */
     lk_comm *comm;
     bool     split_comm;      /* `comm` is a separate group: the ranks of this host that have the same slices */
     int      sharers, sharer; /* ranks of this host that hold one copy, and this one's index among them */
@@ -62,18 +62,18 @@ static inline bool lk__store_splits(const lk_store *s, size_t index, lk_state_pa
 }
 /* The device's memory of an array: of this rank's slice of it. */
 char *lk__store_array_memory(const lk_store *store, size_t index, lk__plan_array array);
-/* That of a part. */
+/* The memory of a part. */
 char *lk__store_memory(const lk_store *store, size_t index, lk_state_part part);
 /* The master copy to the stored one, where there are two of the same slices, of this node and all others; in elements
  * of this rank's slice. */
 lk_status lk__store_round(lk_store *store, size_t index, size_t first, size_t count);
-/* Of bytes that this rank has. */
+/* For bytes that this rank has. */
 lk_status lk__store_read_bytes(const lk_store *store, size_t index, lk_state_part part, size_t first, void *data,
                                size_t bytes);
 /* What of it this rank has, and, of what ranks share, the first of every host for all. */
 lk_status lk__store_write_bytes(lk_store *store, size_t index, lk_state_part part, size_t first, const void *data,
                                 size_t bytes);
-/* The same by this rank, whatever its number is. */
+/* The same, done by this rank whatever its number is. */
 lk_status lk__store_write_own(lk_store *store, size_t index, lk_state_part part, size_t first, const void *data,
                               size_t bytes);
 /* Both collectives where the array is split over ranks. */
@@ -125,8 +125,8 @@ lk_status lk__store_check(const lk_store *store);
 /* status below 0: an update or a write failed, when this rank, or another, may have changed some of the state. Returns
  * status. */
 lk_status lk__store_invalidate(lk_store *store, lk_status status);
-/* Around writes by all ranks, of which those of the first rank of every host count: collective, unless the store is
- * private, or `alone`. The second shares the status: a failure of one rank is one of all. */
+/* Around writes by all ranks, of which only the writes of the first rank of every host count: collective, unless the
+ * store is private, or `alone`. The second shares the status: a failure of one rank is one of all. */
 lk_status lk__store_write_begin(lk_store *store);
 lk_status lk__store_write_end(lk_store *store, lk_status status);
 /* The same for one write, which must be the same on all ranks. */
@@ -140,7 +140,7 @@ lk_status lk__store_read_split(const lk_store *store, size_t index, lk_state_par
                                size_t bytes);
 lk_status lk__store_hash_split(const lk_store *store, size_t index, uint64_t seed, uint64_t *hash);
 
-/* store_hosts.c: makes the copies of all hosts that of rank 0's. Collective. */
+/* store_hosts.c: makes the copies of all hosts equal to the copy of rank 0's host. Collective. */
 lk_status lk__store_broadcast(lk_store *store);
 
 /* verify.c: compares the ranks' programs, line by line. Collective. *first_chooses: whether rank 0's device chooses

@@ -81,7 +81,7 @@ lk_status lk__store_write_shared(lk_store *s, size_t index, lk_state_part part, 
     if (status < 0) return status;
     if (range[0] != mine || range[1] != ~mine)
         return lk__fail(s->context, LK_EMISMATCH,
-                        "ranks that share \"%s\" write different values to it: all must write the same",
+                        "ranks that share \"%s\" write different values to it: all must write the same values",
                         s->plan->graph->states[index].name);
     status = lk__store_write_bytes(s, index, part, first, data, bytes);
     lk_status end = lk__store_invalidate(s, lk_comm_barrier(s->group, NULL)); /* the rank that writes may have died */

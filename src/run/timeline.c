@@ -245,7 +245,7 @@ static lk_status collect_reports(const lk_program *p)
     }
     if (unknown)
         lk__log(p->context, LK_LOG_WARNING,
-                "timeline: %zu of %zu graphs have a different number of kernels than was recorded (%zu were queued): "
+                "timeline: %zu of %zu graphs do not have the number of kernels that was recorded (%zu were queued): "
                 "their kernels are shown by their own names",
                 unknown, graphs, t->ran_count);
     t->ran_count = 0;

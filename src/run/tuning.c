@@ -123,11 +123,10 @@ static void report_tuning(const lk_program *p)
     if (t->first == 0)
         lk__log(p->context, LK_LOG_DEBUG, "algorithms were measured for %d shapes, in %.1f s", t->measured, t->seconds);
     else
-        lk__log(
-            p->context, LK_LOG_INFO,
-            "algorithms were measured for the %d costliest shapes, in %.1f s; the library's first choice is used for "
-            "%d more, until LOCKSTEP_CUDA_TUNING_SECONDS gives more time",
-            t->measured, t->seconds, t->first);
+        lk__log(p->context, LK_LOG_INFO,
+                "algorithms were measured for the %d costliest shapes, in %.1f s; the library's first choice is used "
+                "for %d more; LOCKSTEP_CUDA_TUNING_SECONDS allows more time",
+                t->measured, t->seconds, t->first);
 }
 
 /* What the kernels took becomes the plan's list; *mismatch: they could not take all that they were given. */
@@ -166,7 +165,7 @@ lk_status lk__tuning_end(lk_program *p, lk_status status)
     uint64_t mine = follows && mismatch ? theirs : lk_plan_fingerprint(p->plan);
     if ((status = lk__find_different(p->context, with, mine, &different)) < 0 || different < 0) return status;
     return lk__fail(p->context, LK_EMISMATCH,
-                    "rank %d would use different algorithms than rank 0 on the same kind of GPU: start all ranks with "
+                    "rank %d and rank 0 would use different algorithms on the same kind of GPU: start all ranks with "
                     "the same libraries and the same LOCKSTEP_CUDA_… settings",
                     different);
 }

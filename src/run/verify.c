@@ -195,8 +195,8 @@ lk_status lk__verify_plans(const lk_plan *plan, lk_comm *comm, bool *first_choos
     status = report_lines(&lines);
     return status < 0 ? status
                       : lk__fail(plan->context, LK_EMISMATCH,
-                                 "the ranks would run the same instructions with different settings (an optimizer's, "
-                                 "a schedule's): start all of them with the same options");
+                                 "the ranks would run the same instructions with different settings (of an optimizer "
+                                 "or a schedule): start all of them with the same options");
 }
 
 /* ---- the order of collectives ---- */

@@ -1,5 +1,5 @@
 /* background.c - saves in the background: every rank copies the chunks that it will write, which takes as long as
- * reading them, and its thread writes the copies, together with those of the other ranks, while training continues. The
+ * reading them, and its thread writes the copies, together with the other ranks, while training continues. The
  * copies are in memory to which the device copies quickly. */
 #include "train/checkpoint.h"
 #include "train/chunk_file.h"

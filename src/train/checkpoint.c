@@ -60,7 +60,7 @@ static lk_status keep_algorithms(lk__train_saver *s, const char *lines)
     s->algorithms_bytes = lk__state_algorithms(lines, NULL, 0);
     if (s->algorithms_bytes > LK__STATE_ALGORITHMS)
         return lk__fail(s->context, LK_EINVAL,
-                        "the program's algorithms need %zu bytes in a checkpoint: at most %d are supported",
+                        "the program's tuned algorithms need %zu bytes in a checkpoint: at most %d are supported",
                         s->algorithms_bytes, LK__STATE_ALGORITHMS);
     if (!(s->algorithms = lk__alloc(s->context, LK_MEMORY_OTHER, s->algorithms_bytes))) return LK_ENOMEM;
     (void)lk__state_algorithms(lines, s->algorithms, s->algorithms_bytes);
@@ -101,8 +101,7 @@ lk_status lk__saver_record(lk__train_saver *s, size_t bytes)
 {
     if (bytes > LK__STATE_RECORD)
         return lk__fail(s->context, LK_EINVAL,
-                        "options and class names of the run need %zu bytes in a checkpoint: at most %d "
-                        "are supported",
+                        "the run's options and class names need %zu bytes in a checkpoint: at most %d are supported",
                         bytes, LK__STATE_RECORD);
     s->record = lk__alloc(s->context, LK_MEMORY_CHECKPOINT, bytes);
     s->record_bytes = bytes;
@@ -193,7 +192,7 @@ static void remove_older(lk_context *c, const char *directory, int64_t newest, i
         lk__checkpoint_name(steps[i], name);
         if (lk__checkpoint_join(c, path, directory, name) < 0 ||
             lk__directory_prune(c, path, &lk__checkpoint_names) < 0)
-            lk__log(c, LK_LOG_WARNING, "an old checkpoint was not removed: %s", lk_context_error(c));
+            lk__log(c, LK_LOG_WARNING, "an old checkpoint could not be removed: %s", lk_context_error(c));
     }
 }
 

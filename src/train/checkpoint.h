@@ -28,8 +28,8 @@ typedef struct lk__train_saver {
     lk__chunks  cut[2];      /* of the save in progress */
     uint64_t   *digests[2];  /* of the chunks, followed by the file's SHA-256: of this rank's, then of all */
     lk__sha256  sha;
-    char       *exchange;    /* memory for gathering chunks from other ranks; NULL: each rank has what it writes */
-    char       *chunk; /* room for one; NULL: all are copied before */
+    char       *exchange; /* memory for gathering chunks from other ranks; NULL: each rank has what it writes */
+    char       *chunk;    /* room for one; NULL: all are copied before */
     size_t      chunk_room;
     const char *copied[2]; /* this rank's chunks, where background.c copied them; NULL: they are read from the store */
     char       *record;    /* of the run, as JSON; NULL: none */
@@ -51,7 +51,7 @@ typedef struct lk__train_saver {
 } lk__train_saver;
 
 lk_status lk__saver_init(lk__train_saver *saver, lk_store *store);
-/* With chunks of another size; for saves by a group of so many ranks. */
+/* With chunks of another size; for saves by a group of this many ranks. */
 lk_status lk__saver_init_chunks(lk__train_saver *saver, lk_store *store, uint64_t chunk_bytes, int ranks);
 size_t    lk__saver_bytes(const lk_plan *plan, uint64_t chunk_bytes, int ranks); /* of LK_MEMORY_CHECKPOINT, for that */
 lk_status lk__saver_buffer(lk__train_saver *saver); /* memory for one chunk, for saves that are not in the background */
@@ -74,11 +74,12 @@ lk_status lk__checkpoint_save_chunks(lk_store *store, lk_comm *comm, const lk__c
                                      uint64_t chunk_bytes);
 
 /* ---- checkpoint_image.c: the bytes of the two large files ---- */
-void      lk__image_bounds(const lk_plan *plan, uint64_t bytes[2]); /* how many they are at most */
-size_t    lk__image_entries(const lk_plan *plan); /* of saver->tensors and names */
-lk_status lk__image_model(lk__train_saver *saver, size_t *count); /* fills saver->tensors with those of the model */
+void   lk__image_bounds(const lk_plan *plan, uint64_t bytes[2]); /* how many they are at most */
+size_t lk__image_entries(const lk_plan *plan);                   /* of saver->tensors and names */
+/* fills saver->tensors with the tensors of the model */
+lk_status lk__image_model(lk__train_saver *saver, size_t *count);
 lk_status lk__image_make(lk__train_saver *saver, int file, lk__safetensors_image *image); /* sets saver->cut too */
-size_t    lk__image_exchange_bytes(const lk_plan *plan, int ranks, size_t entries); /* of saver->exchange */
+size_t    lk__image_exchange_bytes(const lk_plan *plan, int ranks, size_t entries);       /* of saver->exchange */
 /* In a round of a file every writer has one chunk at most. */
 typedef struct lk__checkpoint_round {
     const lk__safetensors_image *image;
@@ -99,7 +100,7 @@ size_t lk__saver_digests(const uint64_t bytes[2],
  * small model. */
 int       lk__saver_turn(const lk__train_saver *saver, int file);
 int       lk__saver_writer(const lk__train_saver *saver, int file, size_t index); /* the rank that has a chunk */
-lk_status lk__saver_measure(lk__train_saver *saver);                                   /* sets saver->cut */
+lk_status lk__saver_measure(lk__train_saver *saver);                              /* sets saver->cut */
 /* empty, of their sizes: rank 0 */
 lk_status lk__saver_create_files(const lk__train_saver *saver, const char *directory);
 /* Writes and flushes the chunks of all ranks into these files. Collective; the digests are then known to all. */
@@ -139,12 +140,12 @@ size_t lk__checkpoint_list(const char *directory, int64_t *steps, size_t room);
  * while no other process can write: with the directory's lock held, or between lk__lock_idle_begin and
  * lk__lock_idle_end. */
 void lk__checkpoint_recover(lk_context *context, const char *directory);
-/* Whether this is the directory of one step, wherever it is, not one that holds steps. *step: by its name; -1: the name
- * is another. */
+/* Whether this is the directory of one step, wherever it is, not one that holds steps. *step: by its name; -1: it has
+ * another name. */
 bool      lk__checkpoint_is_step(const char *directory, int64_t *step);
 lk_status lk__checkpoint_missing(lk_context *context, const char *directory); /* LK_ENOENT, with a message */
 /* checkpoint_verify.c: compares the model's and the optimizer's file of a step's directory with the digests of its
- * state: those of chunks, which are quick, or the SHA-256 of a state without them. `all`: with both, and also the
+ * state: the digests of chunks, which are quick, or the SHA-256 of a state without them. `all`: with both, and also the
  * caller's files, which loading does not read and which a user may edit. staging has LK__FILE_STAGING bytes. */
 lk_status lk__checkpoint_verify(lk_context *context, const char *directory, const lk__state *state, bool all,
                                 void *staging);
@@ -157,7 +158,7 @@ lk_status lk__checkpoint_verify_step(lk_context *context, const char *directory,
                                      lk__state *state);
 /* The precision of a run as --dtype names it. Weights are saved in f32 or f64 whatever it is. */
 const char *lk__checkpoint_precision(const lk_store *store);
-/* checkpoint_isa.c: the instruction set of its kernels; "": those of a device that has none. And whether the run
+/* checkpoint_isa.c: the instruction set of its kernels; "": the device has none. And whether the run
  * computes by other kernels than one whose checkpoint names `saved`. */
 const char *lk__checkpoint_isa(const lk_store *store);
 bool        lk__checkpoint_isa_differs(const lk_store *store, const char *saved);
@@ -165,7 +166,7 @@ bool        lk__checkpoint_isa_differs(const lk_store *store, const char *saved)
 /* ---- background.c: each rank copies the chunks that it writes, and a thread writes them while training continues ----
  */
 lk_status lk__saver_background(lk__train_saver *saver); /* allocates the memory for it */
-/* Of LK_MEMORY_CHECKPOINT, for the writer at `turn` of so many. */
+/* Of LK_MEMORY_CHECKPOINT, for the writer at `turn` of this many. */
 size_t lk__saver_background_bytes(const lk_plan *plan, uint64_t chunk_bytes, int writers, int turn);
 /* what lk__saver_begin does first; lk__saver_save then writes the copies */
 lk_status lk__saver_copy(lk__train_saver *saver);

@@ -18,15 +18,15 @@ lk_status lk__checkpoint_files_check(lk_context *c, const lk_checkpoint_file *fi
                         count);
     for (int i = 0; i < count; i++) {
         if (!files[i].name || (files[i].bytes && !files[i].text))
-            return lk__fail(c, LK_EINVAL, "file %d of the checkpoints has no name or no text", i);
+            return lk__fail(c, LK_EINVAL, "additional file %d of the checkpoints has no name or no text", i);
         if (!lk__state_file_name(files[i].name))
             return lk__fail(c, LK_EINVAL,
                             "'%s' is not a valid name for a checkpoint file: expected up to %d letters, digits, '.', "
-                            "'_' and '-', and none of Lockstep's own names",
+                            "'_' and '-', but not a name that Lockstep uses",
                             lk__shown(files[i].name, text), LK__LISTED_NAME - 1);
         for (int j = 0; j < i; j++)
             if (strcmp(files[i].name, files[j].name) == 0)
-                return lk__fail(c, LK_EINVAL, "two files of the checkpoints are named '%s'", files[i].name);
+                return lk__fail(c, LK_EINVAL, "two additional files of the checkpoints are named '%s'", files[i].name);
     }
     return LK_OK;
 }

@@ -285,9 +285,9 @@ static lk_status find_file(lk_context *c, const char *directory, char file[PATH_
     if ((status = lk__checkpoint_join(c, other, directory, pickle)) < 0) return status;
     return lk__fail(c, LK_ENOENT, "%s holds no checkpoint, no %s and no %s%s", directory, lk__checkpoint_files[0],
                     index,
-                    access(other, F_OK) == 0 ? "; save_pretrained of Hugging Face's transformers writes its "
-                                               "pytorch_model.bin as safetensors"
-                                             : "");
+                    access(other, F_OK) == 0
+                        ? "; save_pretrained in Hugging Face transformers converts its pytorch_model.bin to safetensors"
+                        : "");
 }
 
 /* From a file; from the newest checkpoint of a directory; or from a directory with a copied model.safetensors or

@@ -55,7 +55,7 @@ static inline int lk__chunks_turn(const lk__chunks *c, size_t index)
     return (int)(c->runs ? ((index + 1) * writers - 1) / lk__chunks_count(c) : index % writers);
 }
 
-/* At most so many bytes are one writer's. It does not become less where the file is larger. */
+/* The most bytes of one writer, which never decrease as the file grows. */
 static inline uint64_t lk__chunks_share(const lk__chunks *c)
 {
     uint64_t most = lk__chunks_rounds(c) * c->size;

@@ -1,4 +1,4 @@
-/* describe.c - what a checkpoint is: reads its state.json, the record of its run in it, and the header of its
+/* describe.c - describes a checkpoint: reads its state.json, the record of its run in it, and the header of its
  * weights. */
 #include "train/describe.h"
 
@@ -293,6 +293,6 @@ lk_status lk_description_check(const lk_description *d, const lk_dataset *datase
     }
     describe_samples(saved, saved_label, saved_target, theirs, sizeof theirs);
     describe_samples(first, label, target, own, sizeof own);
-    return lk__fail(d->context, LK_EMISMATCH, "%s was trained on samples of %s; the data set %s has %s", d->path,
+    return lk__fail(d->context, LK_EMISMATCH, "%s was trained on samples of %s, but the data set %s has %s", d->path,
                     theirs, lk_dataset_name(dataset), own);
 }

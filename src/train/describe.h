@@ -4,7 +4,7 @@
 
 #include <lockstep/checkpoint.h>
 
-/* As lk_checkpoint_describe; LK_ENOENT without a message. */
+/* Like lk_checkpoint_describe; LK_ENOENT without a message. */
 lk_status lk__describe(lk_context *context, const char *directory, lk_description **description);
 /* The algorithms that its run used: lk__state_get_algorithms. */
 lk_status lk__description_algorithms(const lk_description *description, char **lines, size_t *length);

@@ -42,7 +42,7 @@ lk_status lk__file_create(lk__file *f, lk_context *context, const char *path, vo
 {
     *f = (lk__file){.context = context, .fd = -1, .staging = staging, .capacity = staging_bytes};
     lk__sha256_init(&f->sha);
-    if (!staging_bytes) return f->status = lk__fail(context, LK_EINVAL, "%s: a staging buffer of 0 bytes", path);
+    if (!staging_bytes) return f->status = lk__fail(context, LK_EINVAL, "%s: the staging buffer has 0 bytes", path);
     int length = snprintf(f->path, sizeof f->path, "%s", path);
     if (length >= 0 && length < (int)sizeof f->path - 32)
         snprintf(f->temporary, sizeof f->temporary, "%.*s.tmp.%ld", length, path, (long)getpid());

@@ -64,7 +64,7 @@ lk_status lk__directory_create(lk__train_directory *directory, lk_context *conte
 lk_status lk__directory_commit(lk__train_directory *directory);
 void      lk__directory_abandon(lk__train_directory *directory);
 
-/* LK_EINVAL if it holds something else than known files, or is not a directory; LK_ENOENT, without a message, if it
+/* LK_EINVAL if it holds anything other than known files, or is not a directory; LK_ENOENT, without a message, if it
  * does not exist. A link is not followed, and is fine. */
 lk_status lk__directory_check(lk_context *context, const char *path, const lk__file_names *known);
 int       lk__directory_move(const char *from, const char *to); /* -1: errno; EEXIST: `to` exists, and stays as it is */

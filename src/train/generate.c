@@ -44,11 +44,12 @@ static lk_status check_prompt(const call *c, int index)
     if (p->count < 1 || !p->tokens)
         return lk__fail(context, LK_EINVAL, "prompt %d is empty: expected at least one token", index);
     if (p->count > c->g->config.context)
-        return lk__fail(context, LK_EINVAL, "prompt %d has %lld tokens: the context is %lld", index,
+        return lk__fail(context, LK_EINVAL, "prompt %d has %lld tokens, but the context is only %lld", index,
                         (long long)p->count, (long long)c->g->config.context);
     for (int64_t i = 0; i < p->count; i++)
         if (p->tokens[i] < 0 || p->tokens[i] >= c->g->model.vocabulary)
-            return lk__fail(context, LK_EINVAL, "token %lld of prompt %d is %d: the vocabulary has %lld, 0 to %lld",
+            return lk__fail(context, LK_EINVAL,
+                            "token %lld of prompt %d is %d, but the vocabulary has %lld tokens, 0 to %lld",
                             (long long)i, index, (int)p->tokens[i], (long long)c->g->model.vocabulary,
                             (long long)c->g->model.vocabulary - 1);
     return LK_OK;
@@ -59,13 +60,13 @@ static lk_status check_call(const call *c)
     const lk_generate_config *config = &c->config;
     lk_context               *context = c->g->context;
     if (config->prompts_count < 1 || config->prompts_count > c->g->config.batch || !config->prompts)
-        return lk__fail(context, LK_EINVAL, "%d prompts: the generator takes 1 to %lld at once", config->prompts_count,
-                        (long long)c->g->config.batch);
+        return lk__fail(context, LK_EINVAL, "cannot generate for %d prompts: the generator takes 1 to %lld at once",
+                        config->prompts_count, (long long)c->g->config.batch);
     if (!(config->temperature >= 0 && config->temperature <= 1e6) || config->top_k < 0 ||
         !(config->top_p >= 0 && config->top_p <= 1) || config->tokens < 0)
         return lk__fail(context, LK_EINVAL,
                         "temperature %g, top_k %lld, top_p %g and %lld tokens are invalid: none may be negative, and "
-                        "top_p is at most 1",
+                        "top_p must be at most 1",
                         config->temperature, (long long)config->top_k, config->top_p, (long long)config->tokens);
     if (config->stop_count > 0 && !config->tokenizer)
         return lk__fail(context, LK_EINVAL, "stop strings need a tokenizer");

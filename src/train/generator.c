@@ -43,10 +43,10 @@ static lk_status check_config(lk_context *c, lk_generator_config *config)
         return lk__fail(c, LK_EINVAL, "a context of %lld tokens is invalid: the model supports 1 to %lld",
                         (long long)config->context, (long long)config->model->context);
     if (config->batch < 1 || config->batch > 1 << 20 || config->chunk < 1)
-        return lk__fail(
-            c, LK_EINVAL,
-            "%lld prompts at once in chunks of %lld tokens: expected 1 to 1048576 prompts and chunks of at least 1",
-            (long long)config->batch, (long long)config->chunk);
+        return lk__fail(c, LK_EINVAL,
+                        "%lld prompts at once in chunks of %lld tokens are invalid: expected 1 to 1048576 prompts, and "
+                        "chunks of at least 1 token",
+                        (long long)config->batch, (long long)config->chunk);
     if (config->chunk > config->context) config->chunk = config->context;
     return LK_OK;
 }
@@ -93,7 +93,7 @@ static lk_status copy_state(lk_generator *g, const lk_state *to, void *buffer)
     }
     if (!same)
         return lk__fail(g->context, LK_EMISMATCH,
-                        "the store has no \"%s\" of the model's shape: it belongs to a different model", to->name);
+                        "the store has no \"%s\" with the model's shape: it belongs to a different model", to->name);
     size_t from_size = lk_dtype_size(from.dtype), size = lk_dtype_size(to->dtype);
     char  *converted = from.dtype == to->dtype ? buffer : (char *)buffer + COPIED * sizeof(double);
     for (int64_t at = 0; at < elements; at += COPIED) {
@@ -208,12 +208,12 @@ static lk_status choose_mesh(lk_context *c, lk_generator_config *config, lk_mesh
     if (ranks == 1) config->comm = NULL;
     if (config->mesh && config->comm &&
         (lk_mesh_size(config->mesh) != ranks || lk_mesh_rank(config->mesh) != lk_comm_rank(config->comm)))
-        return lk__fail(c, LK_EMISMATCH, "the mesh %s does not have the %d rank%s that generate",
+        return lk__fail(c, LK_EMISMATCH, "the mesh %s does not match the %d rank%s of the group",
                         lk_mesh_text(config->mesh), ranks, ranks == 1 ? "" : "s");
     if (config->mesh && lk_mesh_extent(config->mesh, LK_AXIS_DATA) > 1)
         return lk__fail(c, LK_EUNSUPPORTED,
-                        "the mesh %s has %d ranks along data, but ranks that generate all have the same prompts: use "
-                        "the axes tensor and pipeline, or generate once for each part of the prompts",
+                        "the mesh %s has %d ranks along data, but all generating ranks must have the same prompts: use "
+                        "the tensor and pipeline axes, or generate once for each part of the prompts",
                         lk_mesh_text(config->mesh), lk_mesh_extent(config->mesh, LK_AXIS_DATA));
     if (config->mesh || ranks == 1) return LK_OK;
     snprintf(axes, sizeof axes, "tensor=%d", ranks);

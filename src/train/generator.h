@@ -32,7 +32,7 @@ struct lk_generator {
     lk__device_prompt      *prompts; /* with a queue: batch of them */
 };
 
-/* Bytes of the logits of so many prompts. */
+/* Bytes of the logits of this many prompts. */
 static inline size_t lk__generator_logits_bytes(const lk_generator *g, int64_t prompts)
 {
     return (size_t)(prompts * g->model.vocabulary) * lk_dtype_size(g->config.dtype);

@@ -27,7 +27,7 @@ enum {
 /* The ones that are written, and read also by their model_type. */
 extern const lk__huggingface_architecture lk__hf_architectures[LK__HF_ARCHITECTURES];
 
-/* As lk_hf_config_read and lk_hf_labels_read, of text in memory; `label` starts messages. */
+/* Like lk_hf_config_read and lk_hf_labels_read, of text in memory; `label` starts messages. */
 lk_status lk__hf_config_parse(lk_context *context, const char *label, const char *text, size_t length,
                               lk_transformer_config *config);
 lk_status lk__hf_labels_parse(lk_context *context, const char *label, const char *text, size_t length,
@@ -82,7 +82,7 @@ void lk__hf_list_unknown(const lk__huggingface_reader *reader, char out[LK__HF_U
 
 /* ---- huggingface_tokens.c ---- */
 
-/* Sets bos, eos, more_eos and pad; the ids are those of missing keys. The vocabulary is set. */
+/* Sets bos, eos, more_eos and pad; the ids are used for missing keys. The vocabulary is set. */
 void lk__hf_read_tokens(lk__huggingface_reader *reader, lk_transformer_config *config, int64_t bos, int64_t eos,
                         int64_t pad);
 /* Adds the tokens of the text of a generation_config.json: those that end a text, and others that the config.json does

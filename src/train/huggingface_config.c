@@ -1,4 +1,4 @@
-/* huggingface_config.c - config.json → lk_transformer_config. Defaults are those of transformers' configuration
+/* huggingface_config.c - config.json → lk_transformer_config. Defaults are taken from transformers' configuration
  * classes; a setting that would change the model's results, but has no field in lk_transformer_config, is refused. */
 #include "train/huggingface.h"
 
@@ -126,10 +126,7 @@ static lk_activation read_activation(reader *r, const char *key, lk_activation m
 /* ---- the architectures ---- */
 
 /* The cache of transformers has a window where a config.json has one, whatever the model. */
-static void refuse_window(reader *r)
-{
-    lk__hf_require_null(r, "sliding_window", "only models of the type mistral have a window");
-}
+static void refuse_window(reader *r) { lk__hf_require_null(r, "sliding_window", "only mistral models have a window"); }
 
 static void read_gpt(reader *r, lk_transformer_config *c)
 {

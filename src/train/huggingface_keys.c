@@ -57,13 +57,13 @@ void lk__hf_check_shared_keys(lk__huggingface_reader *r, const lk_transformer_co
     lk__hf_require_nothing(r, "quantization_config", "quantised weights cannot be loaded");
     lk__hf_require_nothing(r, "compression_config", "compressed weights cannot be loaded");
     lk__hf_require_nothing(r, "pruned_heads", "pruned heads are not supported");
-    lk__hf_require_nothing(r, "per_layer_config", "layers that differ are not supported");
+    lk__hf_require_nothing(r, "per_layer_config", "layers that differ from each other are not supported");
     lk__hf_require_nothing(r, "transformers_weights", "weights are read from model.safetensors or its index");
     lk__hf_require_flag(r, "is_encoder_decoder", false);
     if (!decoder) return;
     if (!lk__hf_flag(r, &r->root, "is_causal", true) && lk__hf_get(r, &r->root, "is_causal", &value))
         lk__hf_refuse(r, "is_causal", &value, "only true is supported");
-    lk__hf_require_null(r, "attention_chunk_size", "attention in chunks is not supported");
+    lk__hf_require_null(r, "attention_chunk_size", "chunked attention is not supported");
     lk__hf_require_nothing(r, "num_kv_shared_layers", "layers that share keys and values are not supported");
 }
 

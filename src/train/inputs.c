@@ -119,7 +119,7 @@ lk_status lk__trainer_record(const lk_trainer_config *config, const lk_inputs *i
         return lk__fail(
             inputs->graph->context, LK_EINVAL,
             "%s:%d: the loss is summed or averaged over samples, so it would change with the number of ranks: return "
-            "lk_loss of a value for each sample, or losses such as lk_cross_entropy, or their sum",
+            "lk_loss of a value for each sample, a loss such as lk_cross_entropy, or a sum of these",
             site->file, site->line);
     }
     if (loss->graph == inputs->graph) return LK_OK;
@@ -127,7 +127,7 @@ lk_status lk__trainer_record(const lk_trainer_config *config, const lk_inputs *i
     char where[64] = "";
     if (line) snprintf(where, sizeof where, "; the first call on an empty tensor is on line %d", line);
     return lk__fail(inputs->graph->context, LK_EINVAL,
-                    "the loss function did not return a tensor of its inputs' graph%s", where);
+                    "the loss function did not return a tensor of the same graph as its inputs%s", where);
 }
 
 lk_status lk__trainer_check_fields(lk_context *c, const lk_trainer_config *config)
@@ -136,8 +136,8 @@ lk_status lk__trainer_check_fields(lk_context *c, const lk_trainer_config *confi
     const lk_field   *label = lk_dataset_find(data, "label");
     if (!config->loss && (!label || label->classes < 1 || label->rank != 0))
         return lk__fail(c, LK_EINVAL,
-                        "the data set has no classes to learn: a trainer with `model` needs a field \"label\" of class "
-                        "numbers; set `loss` for other fields");
+                        "the data set has no classes to learn: a trainer with `model` needs a field \"label\" with "
+                        "class numbers; set `loss` for other fields");
     if (!config->train || !config->test) return LK_OK;
     for (int i = 0; i < lk_dataset_fields(config->train) || i < lk_dataset_fields(config->test); i++) {
         const lk_field *a = lk_dataset_field(config->train, i), *b = lk_dataset_field(config->test, i);

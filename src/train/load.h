@@ -12,7 +12,7 @@ typedef enum lk__train_load_what { LK__LOAD_MODEL, LK__LOAD_OPTIMIZER } lk__trai
 /* Checks all names and shapes before it copies anything, so a mismatch leaves the store unchanged. group: the ranks
  * that have slices of the store, which wait for what this one reads; NULL: each rank reads for itself. */
 lk_status lk__load_tensors(lk_store *store, lk__load_group *group, const char *path, lk__train_load_what what);
-lk_status lk__load_check(lk_store *store, const char *path, lk__train_load_what what); /* the checks alone */
+lk_status lk__load_check(lk_store *store, const char *path, lk__train_load_what what); /* only the checks */
 /* load_partial.c: what the file and the model share. *report is freed first if it is set; it is set if the file could
  * be read. */
 lk_status lk__load_partial(lk_store *store, lk__load_group *group, const char *path, lk_load_report **report);

@@ -211,7 +211,7 @@ lk_status lk__load_group_write(lk__load_group *g, const lk__exchange_range *rang
     request r = {.kind = REQUEST_WRITE, .range = *range};
     size_t  bytes = range->bytes;
     if (bytes > LK__LOAD_GROUP_WRITE)
-        return lk__fail(g->store->context, LK_EINVAL, "%zu bytes are too many to send at once", bytes);
+        return lk__fail(g->store->context, LK_EINVAL, "too many bytes (%zu) to send at once", bytes);
     if (g->busy) lk_comm_busy_end(g->comm);
     lk_status status = lk_comm_broadcast(g->comm, &r, sizeof r, LK_U8, 0, NULL);
     if (status >= 0) status = lk_comm_broadcast(g->comm, (void *)data, bytes, LK_U8, 0, NULL);

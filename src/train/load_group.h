@@ -16,7 +16,7 @@ typedef struct lk__load_group {
 
 enum { LK__LOAD_GROUP_WRITE = 1 << 18 }; /* bytes at a time, at most */
 
-/* Rank 0: lk_checkpoint_load, by all ranks where possible. Otherwise it is loaded here alone, and group->loaded is
+/* Rank 0: lk_checkpoint_load, by all ranks where possible. Otherwise only this rank loads it, and group->loaded is
  * false. checkpoint_read.c */
 lk_status lk__checkpoint_load_group(lk_store *store, lk__load_group *group, const char *directory,
                                     lk_progress *progress);
@@ -36,7 +36,7 @@ lk_status lk__weights_load_partial_group(lk_store *store, lk__load_group *group,
                                          lk_load_report **report);
 lk_status lk__load_group_end(lk__load_group *group); /* the others return; a failed write of any is a failure of all */
 
-/* The other ranks. A failure of the group ends it; others are reported by rank 0. */
+/* For the other ranks. A failure of the group ends it; rank 0 reports other failures. */
 lk_status lk__load_group_serve(lk__load_group *group);
 
 #endif

@@ -18,7 +18,8 @@ static size_t left_beside(const lk_plan *plan)
 static lk_status refuse(lk_context *c, const char *why)
 {
     return lk__fail(c, LK_EINVAL,
-                    "the data cannot be on the device: %s; set data_on_device (--data-on-device) to auto or no", why);
+                    "the data cannot be kept on the device: %s; set data_on_device (--data-on-device) to auto or no",
+                    why);
 }
 
 static lk_status require_both(lk_context *c, const lk_plan *plan, lk__trainer_sets *sets)

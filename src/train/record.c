@@ -269,7 +269,7 @@ lk_status lk__record_read(lk_context *c, const char *path, const lk__json *objec
     if (good && read_options(r, &options) && read_fields(r, &fields) && read_normalisation(r, &normalisation) &&
         read_mesh(r, object))
         return LK_OK;
-    return lk__fail(c, LK_EFORMAT, "%s: its record of the run is not one that this version of Lockstep can read", path);
+    return lk__fail(c, LK_EFORMAT, "%s: this version of Lockstep cannot read its record of the run", path);
 }
 
 void lk__record_free(lk__record *r)

@@ -9,7 +9,7 @@
 #include <lockstep/trainer.h>
 
 /* Writes the record of a run as a JSON object; returns its bytes, also past `size`, which do not depend on
- * `fingerprint`: that of the training set (lk__dataset_fingerprint). */
+ * `fingerprint`, the fingerprint of the training set (lk__dataset_fingerprint). */
 size_t lk__record_write(const lk_trainer_config *config, uint64_t fingerprint, char *out, size_t size);
 
 /* A record that was read. */

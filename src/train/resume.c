@@ -50,8 +50,8 @@ static void compare_data(lk_trainer *t, const lk_description *d, const char *dir
     if (own == 0 || samples == 0) return;
     if (samples != own)
         lk__log(t->context, LK_LOG_WARNING,
-                "the training set is not the one that %s was trained on: it has %lld samples, but had %lld", directory,
-                (long long)own, (long long)samples);
+                "the training set is not the one that %s was trained on: it has %lld samples, but that one had %lld",
+                directory, (long long)own, (long long)samples);
     else if (fingerprint && t->fingerprint && fingerprint != t->fingerprint)
         lk__log(t->context, LK_LOG_WARNING,
                 "the training set is not the one that %s was trained on: it has the same number of samples, but "

@@ -129,7 +129,7 @@ static lk_status prepare_header(lk_context *context, const char *path, const lk_
     for (size_t i = 0; i < count; i++) {
         tensors[i].offset = total;
         if (__builtin_add_overflow(total, tensors[i].bytes, &total) || total > INT64_MAX)
-            return lk__fail(context, LK_EINVAL, "%s: the tensors are larger than a file can be", path);
+            return lk__fail(context, LK_EINVAL, "%s: the tensors are too large for one file", path);
     }
     lk__safetensors_sort(metadata, pairs, sizeof *metadata, lk__safetensors_compare_pairs);
     for (size_t i = 0; i < pairs; i++)
@@ -167,8 +167,8 @@ lk_status lk__safetensors_lay_out(lk_context *context, const char *path, const l
     sink counter = {0};
     put_header(&counter, content);
     if (counter.bytes > LK__SAFETENSORS_HEADER_LIMIT)
-        return lk__fail(context, LK_EINVAL, "%s: a header of %" PRIu64 " bytes is more than the format's limit of %d",
-                        path, counter.bytes, LK__SAFETENSORS_HEADER_LIMIT);
+        return lk__fail(context, LK_EINVAL, "%s: a header of %" PRIu64 " bytes exceeds the format's limit of %d", path,
+                        counter.bytes, LK__SAFETENSORS_HEADER_LIMIT);
     *image = (lk__safetensors_image){*content, 8 + counter.bytes, 8 + counter.bytes};
     if (content->count) {
         const lk__safetensors_tensor *last = &content->tensors[content->count - 1];

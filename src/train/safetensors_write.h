@@ -1,6 +1,6 @@
 /* train/safetensors_write.h - writes the safetensors format.
  *
- * The bytes written depend on the tensors and the metadata alone, and are those that Hugging Face's library writes:
+ * The bytes written depend only on the tensors and the metadata, and are what Hugging Face's library writes:
  * tensors sorted by type (the widest first), then by name; compact JSON padded with spaces to a multiple of eight. */
 #ifndef LK__SAFETENSORS_WRITE_H
 #define LK__SAFETENSORS_WRITE_H
@@ -44,7 +44,7 @@ lk_status lk__safetensors_copy(const lk__safetensors_image *image, uint64_t firs
 /* The index of the tensor that has a byte of the data, counted from its beginning, or of the next one. */
 size_t lk__safetensors_locate(const lk__safetensors_image *image, uint64_t byte);
 
-/* At most so many bytes of the header: of what it has in any case with one short pair of metadata, and of a tensor
+/* The most bytes in the header: for what it always contains with one short pair of metadata, and for a tensor
  * whose name has `name` bytes. */
 enum { LK__SAFETENSORS_HEADER = 128 };
 static inline size_t lk__safetensors_entry(size_t name, int rank) { return 6 * name + 96 + 21 * (size_t)rank; }

@@ -156,7 +156,7 @@ lk_status lk__state_write(lk_context *c, const char *path, void *staging, size_t
     lk__file           file;
     lk__sha256         sha;
     if (content->chunks_count[0] + content->chunks_count[1] > LK__STATE_CHUNKS)
-        return lk__fail(c, LK_EINVAL, "%s: %zu chunks are more than a checkpoint can have, %d", path,
+        return lk__fail(c, LK_EINVAL, "%s: %zu chunks exceed the maximum for a checkpoint, %d", path,
                         content->chunks_count[0] + content->chunks_count[1], LK__STATE_CHUNKS);
     format_date(date);
     int h = snprintf(head, sizeof head,
@@ -211,11 +211,10 @@ static lk_status check_own_digest(lk__state *state, const char *path, const lk__
     char        now[DIGITS + 1];
     lk__sha256  sha;
     if (!lk__json_get(sums, "state.json", &value))
-        return lk__fail(
-            c, LK_EFORMAT,
-            "%s has no digest of its own: an older version wrote it; it cannot be resumed, but the model.safetensors "
-            "in the same directory can be loaded as weights",
-            path);
+        return lk__fail(c, LK_EFORMAT,
+                        "%s has no digest of its own, because it was written by an older version: it cannot be "
+                        "resumed, but the model.safetensors in the same directory can be loaded as weights",
+                        path);
     if (lk__json_string(&value, state->sha[2], sizeof state->sha[2]) != DIGITS || value.length != DIGITS + 2)
         return lk__fail(c, LK_EFORMAT, "%s is damaged: its own digest is invalid", path);
     memset(state->text + (value.text + 1 - state->text), '0', DIGITS);
@@ -358,7 +357,7 @@ lk_status lk__state_open(lk_context *c, const char *path, int64_t step, lk__stat
     lk_progress *p = &state->progress;
     status = parse_state(state, path);
     if (status >= 0 && step >= 0 && p->step != step)
-        status = lk__fail(c, LK_EFORMAT, "%s is of step %" PRId64 ", but its directory is named for step %" PRId64,
+        status = lk__fail(c, LK_EFORMAT, "%s is for step %" PRId64 ", but its directory is named for step %" PRId64,
                           path, p->step, step);
     if (status >= 0 && lk__progress_check(c, path, p) < 0) status = LK_EFORMAT;
     if (status < 0) lk__state_close(state);

@@ -70,13 +70,14 @@ typedef struct lk__state {
     lk__state_file files[LK__LISTED_FILES];
     size_t         files_count;
 
-    /* Of the model's and the optimizer's chunks, until it is closed; NULL where an older version wrote the file. */
+    /* Digests of the model's and the optimizer's chunks, until it is closed; NULL where an older version wrote the
+     * file. */
     uint64_t *chunks[2];
     size_t    chunks_count[2];
     uint64_t  chunk_bytes;
 } lk__state;
 
-/* LK_EFORMAT if it is damaged, inconsistent, or of another step than `step`; below 0: any step. Close it if it was
+/* LK_EFORMAT if it is damaged, inconsistent, or of a step other than `step`; below 0: any step. Close it if it was
  * opened. */
 lk_status lk__state_open(lk_context *context, const char *path, int64_t step, lk__state *state);
 void      lk__state_close(lk__state *state);
@@ -86,7 +87,7 @@ lk_status lk__state_get_algorithms(const lk__state *state, char **lines, size_t 
 
 /* Whether a checkpoint may hold a file of the caller of that name. */
 bool lk__state_file_name(const char *name);
-/* The caller's files that the state.json of a directory lists, for lk__file_names. It reads the end of the file alone,
+/* The caller's files that the state.json of a directory lists, for lk__file_names. It reads only the end of the file,
  * allocates nothing, and finds none in a state that Lockstep did not write. */
 size_t lk__state_list(int directory, lk__file_name names[LK__LISTED_FILES]);
 

@@ -48,7 +48,7 @@ static bool can_share(lk_context *c, const lk_trainer_config *config, char *why,
     int           hosts = lk__trainer_hosts(config, &reason);
     lk__mesh_grid mesh = lk__trainer_mesh(config);
     if (!lk__device_is_host(lk__context_device(c)))
-        snprintf(why, bytes, "compute on %s, not in the host's memory", lk_context_device(c));
+        snprintf(why, bytes, "compute on %s, not in host memory", lk_context_device(c));
     else if (hosts == 0)
         snprintf(why, bytes, "%s", reason);
     else
@@ -91,7 +91,7 @@ static int count_gatherers(lk_context *c, const lk_trainer_config *config)
     return lk__plan_find_host(&mesh, axes, lk__trainer_hosts(config, NULL)).sharers;
 }
 
-/* "split over 2 ranks along tensor and 4 along shard (stage 3), gathered once for 2 ranks of a host" */
+/* "split over 2 ranks along tensor and 4 along shard (stage 3), gathered once for 2 ranks on a host" */
 static void describe_split(lk_context *c, const lk_trainer_config *config, unsigned placed, int shards, char *why,
                            size_t bytes)
 {
@@ -104,7 +104,7 @@ static void describe_split(lk_context *c, const lk_trainer_config *config, unsig
     if (shards > 1)
         snprintf(along_shard, sizeof along_shard, "%d %salong shard (stage %d)", shards, placed ? "" : "ranks ",
                  config->shard_stage ? config->shard_stage : 3);
-    if (gatherers > 1) snprintf(once, sizeof once, ", gathered once for %d ranks of a host", gatherers);
+    if (gatherers > 1) snprintf(once, sizeof once, ", gathered once for %d ranks on a host", gatherers);
     snprintf(why, bytes, "split over %s%s%s%s", along_placed, placed && shards > 1 ? " and " : "", along_shard, once);
 }
 

@@ -138,7 +138,8 @@ lk_status lk_tensorboard_add_scalar(lk_tensorboard *t, const char *tag, int64_t 
     if (t->error) return report_write_error(t);
     size_t length = tag ? strlen(tag) : 0;
     if (length < 1 || length > MAX_TAG || !lk__json_check_utf8(tag, length))
-        return lk__fail(t->context, LK_EINVAL, "\"%.60s\": a tag is 1 to %d bytes of UTF-8", tag ? tag : "", MAX_TAG);
+        return lk__fail(t->context, LK_EINVAL, "\"%.60s\": a tag must be 1 to %d bytes of UTF-8", tag ? tag : "",
+                        MAX_TAG);
 
     message  point = {0}, summary = {0}, event = {0};
     float    narrow = (float)value;

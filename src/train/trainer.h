@@ -77,7 +77,8 @@ lk_status lk__trainer_share_status(lk_trainer *trainer, int rank, lk_status stat
 lk_status lk__trainer_agree(lk_trainer *trainer, lk_status status);
 
 /* ---- trainer_config.c ---- */
-/* The caller's config, which may be of another version: *own is what it means. Without a context it reports nothing. */
+/* The caller's config, which may be of another version; *own gets what it means. Without a context it reports
+ * nothing. */
 lk_status lk__trainer_read_config(lk_context *context, const lk_trainer_config *given, lk_trainer_config *own);
 lk_status lk__trainer_check_config(lk_context *context, const lk_trainer_config *config);
 int64_t   lk__trainer_steps(const lk_trainer_config *config); /* of the whole run */
@@ -98,13 +99,13 @@ void      lk__trainer_emit_epoch(lk_trainer *trainer, int64_t epoch);
 /* ---- state_mode.c ---- */
 /* The mesh of all ranks: the config's or, where it has none, one axis. */
 lk__mesh_grid lk__trainer_mesh(const lk_trainer_config *config);
-/* Fails where its mesh has other ranks than its comm or plan_world. */
+/* Fails if the ranks of its mesh differ from its comm or plan_world. */
 lk_status lk__trainer_check_mesh(lk_context *context, const lk_trainer_config *config);
 /* How the ranks split every batch. */
 lk__split_job lk__trainer_split(const lk_trainer_config *config);
 /* Where the ranks have their state; why, unless NULL, gets the reason (lk_trainer_state). */
 lk_state_mode lk__trainer_state_mode(lk_context *context, const lk_trainer_config *config, char *why, size_t bytes);
-/* On how many hosts they can share it; 0: on none, because of why, which may be NULL. */
+/* On how many hosts they can share it; 0: on none, for the reason in why, which may be NULL. */
 int lk__trainer_hosts(const lk_trainer_config *config, const char **why);
 int lk__trainer_pieces(const lk_trainer_config *config); /* lk_plan_config.pieces */
 
@@ -113,7 +114,7 @@ lk_status lk__trainer_check_fields(lk_context *context, const lk_trainer_config 
 lk_status lk__trainer_record(const lk_trainer_config *config, const lk_inputs *inputs, lk_tensor *loss);
 
 /* ---- on_device.c ---- */
-/* Sets the sources, before memory is allocated. LK_EINVAL: data_on_device asks for what is not possible. */
+/* Sets the sources, before memory is allocated. LK_EINVAL: data_on_device requests what is not possible. */
 lk_status lk__trainer_choose(lk_context *context, const lk_trainer_config *config, const lk_plan *plan,
                              lk__trainer_sets *sets);
 /* Tells the plan; before the program is created. */
@@ -131,7 +132,7 @@ void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk
 lk_status lk__trainer_check_memory(lk_trainer *trainer, const size_t memory[LK_MEMORY_COUNT]);
 
 /* ---- metrics.c ---- */
-enum { LK__TRAINER_NUMBERS = LK__PLAN_NUMBERS + 1 }; /* those of a program, and the number of samples */
+enum { LK__TRAINER_NUMBERS = LK__PLAN_NUMBERS + 1 }; /* the metrics of a program, and the number of samples */
 int  lk__trainer_numbers(const lk_trainer *trainer); /* that an evaluation adds, the last being the number of samples */
 void lk__trainer_get_numbers(const lk_trainer *trainer, int64_t samples, double *numbers);
 /* Sets trainer->named from such numbers; returns how many there are. */

@@ -28,10 +28,9 @@ lk_status lk__trainer_check_config(lk_context *c, const lk_trainer_config *confi
         return lk__fail(c, LK_EINVAL, "a trainer needs a training set, or a test set to evaluate");
     if (lk_dataset_count(any_dataset(config)) < 1) return lk__fail(c, LK_EINVAL, "the data set is empty");
     if (config->batch < 1)
-        return lk__fail(c, LK_EINVAL, "a batch of %lld samples is invalid: expected at least 1",
-                        (long long)config->batch);
+        return lk__fail(c, LK_EINVAL, "the batch size is %lld; expected at least 1", (long long)config->batch);
     if (config->epochs < 0 || config->steps < 0 || (config->epochs == 0 && config->steps == 0))
-        return lk__fail(c, LK_EINVAL, "a trainer needs a number of epochs or steps above 0");
+        return lk__fail(c, LK_EINVAL, "a trainer needs a positive number of epochs or steps");
     if (config->trace && config->trace_steps < 1)
         return lk__fail(c, LK_EINVAL, "trace_steps is %lld; expected at least 1", (long long)config->trace_steps);
     if (config->accumulate < 0 || config->leaves < 0 || config->check_every < 0)
@@ -44,8 +43,8 @@ lk_status lk__trainer_check_config(lk_context *c, const lk_trainer_config *confi
     if (status < 0) return status;
     int parts = lk__trainer_split(config).world;
     if (config->leaves && parts > config->leaves)
-        return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", config->leaves,
-                        parts);
+        return lk__fail(c, LK_EINVAL, "%d leaves are too few for %d ranks: each rank needs at least one leaf",
+                        config->leaves, parts);
     if (config->whole_batches && (config->train || config->leaves || config->accumulate > 1))
         return lk__fail(c, LK_EINVAL,
                         "whole_batches applies only to a trainer without a training set, leaves or micro-batches");
@@ -56,7 +55,7 @@ lk_status lk__trainer_check_config(lk_context *c, const lk_trainer_config *confi
             return lk__fail(c, LK_EINVAL, "record %d has no name or no value", i);
     status = lk__checkpoint_files_check(c, config->files, config->files_count);
     if (status < 0) return status;
-    if (config->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d: at least 1 checkpoint must be kept", config->keep);
+    if (config->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d; at least 1 checkpoint must be kept", config->keep);
     return lk__trainer_check_fields(c, config);
 }
 

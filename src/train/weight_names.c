@@ -125,7 +125,7 @@ static lk_status classify_copy(const lk__weights *w, const lk_store *store, lk__
         if (status < 0) return status;
         if (!equal)
             return lk__fail(w->context, LK_EMISMATCH,
-                            "%s: \"%s\" differs from \"%s\", but the model uses one tensor as both: it belongs to a "
+                            "%s: \"%s\" differs from \"%s\", but the model uses one tensor for both: it belongs to a "
                             "different model",
                             w->path, one.tensor->name, original.tensor->name);
         *use = LK__WEIGHTS_IGNORED;

@@ -66,12 +66,12 @@ static lk_status check_entry(lk__weights *w, const lk__json *key, const lk__json
         return lk__fail(w->context, LK_EFORMAT, "%s: a tensor's name is longer than %zu bytes or contains U+0000",
                         w->path, sizeof name - 1);
     if (m >= sizeof file || strlen(file) != m)
-        return lk__fail(w->context, LK_EFORMAT, "%s: the shard of \"%s\" is not the name of a file", w->path,
+        return lk__fail(w->context, LK_EFORMAT, "%s: the shard of \"%s\" is not a file name", w->path,
                         lk__shown(name, shown));
     lk_status status = find_shard(w, file, &shard);
     if (status < 0) return status;
     if (lk__safetensors_find(shard->file, name)) return LK_OK;
-    return lk__fail(w->context, LK_EFORMAT, "%s says that %s holds \"%s\", but it does not", w->path, file,
+    return lk__fail(w->context, LK_EFORMAT, "%s says that %s contains \"%s\", but it does not", w->path, file,
                     lk__shown(name, shown));
 }
 
@@ -97,8 +97,8 @@ static lk_status read_index(lk__weights *w, const char *text, size_t length)
     if (!lk__json_parse(text, length, &root, &error))
         return lk__fail(w->context, LK_EFORMAT, "%s: byte %zu: %s", w->path, error.offset, error.what);
     if (!lk__json_get(&root, "weight_map", &map) || map.kind != LK__JSON_OBJECT)
-        return lk__fail(w->context, LK_EFORMAT, "%s: has no object \"weight_map\", so it is not an index of weights",
-                        w->path);
+        return lk__fail(w->context, LK_EFORMAT,
+                        "%s: has no object \"weight_map\", so it is not an index of weight files", w->path);
     lk__json_walk walk = lk__json_begin(&map);
     for (; lk__json_next(&walk, &key, &value); entries++) {
         lk_status status = check_entry(w, &key, &value);

@@ -78,7 +78,8 @@ static lk_status probe_path(lk_context *c, const char *directory, char path[PATH
 /* Flushed, because network file systems show others what was closed or flushed. */
 static lk_status make_probe(lk_context *c, const char *path, unsigned char bytes[PROBE])
 {
-    if (!lk__entropy(bytes, PROBE)) return lk__fail(c, LK_EIO, "no random bytes: %s", strerror(errno));
+    if (!lk__entropy(bytes, PROBE))
+        return lk__fail(c, LK_EIO, "cannot get random numbers from the system: %s", strerror(errno));
     int  fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
     bool made = fd >= 0 && write(fd, bytes, PROBE) == PROBE && fsync(fd) == 0;
     int  error = errno;
@@ -140,7 +141,8 @@ lk_status lk__writers_find(lk__writers *w, lk_context *c, lk_comm *comm, const c
         status = gather_ranks(w, w->rank == 0 || sees_probe(path, (unsigned char *)probe));
     if (w->rank == 0) unlink(path);
     if (status >= 0 && w->rank == 0 && w->count < w->world)
-        lk__log(c, LK_LOG_INFO, "%d of %d ranks see %s: they write the checkpoints", w->count, w->world, directory);
+        lk__log(c, LK_LOG_INFO, "%d of %d ranks can access %s and write the checkpoints", w->count, w->world,
+                directory);
     return status;
 }
 

@@ -1,4 +1,4 @@
-/* train/writers.h - the ranks that write a checkpoint together: those of a group that see its directory. */
+/* train/writers.h - the ranks that write a checkpoint together: the ranks of a group that see its directory. */
 #ifndef LK__WRITERS_H
 #define LK__WRITERS_H
 
@@ -34,11 +34,11 @@ lk_status lk__writers_agree(const lk__writers *writers, lk_status status);
 /* Whether the group itself failed: then ranks are no longer in step, and its message names the culprit. */
 bool lk__writers_lost(const lk__writers *writers);
 
-/* Around work of unknown length, such as that of disks: it does not count towards the deadlines of other ranks. */
+/* Around work of unknown length, such as disk writes: it does not count towards the deadlines of other ranks. */
 void lk__writers_busy_begin(const lk__writers *writers, const char *what);
 void lk__writers_busy_end(const lk__writers *writers);
 
-/* As lk__writers_tell and lk__writers_agree over any group, NULL for one process. *failed, unless NULL, is the rank
+/* Like lk__writers_tell and lk__writers_agree over any group, NULL for one process. *failed, unless NULL, is the rank
  * that failed where the status is below 0, or stays. */
 lk_status lk__group_tell(lk_context *context, lk_comm *comm, int root, lk_status status, int *failed);
 lk_status lk__group_agree(lk_context *context, lk_comm *comm, lk_status status, int *failed);

@@ -76,7 +76,7 @@ same three mixed || fail "ranks do not use the algorithms of rank 0"
 ranks versions 'export LK_CUDA_EMULATED_VERSION=$((RANK == 2 ? 2 : 1));'
 measured 1 "three ranks, one with another version"
 pattern='the algorithms of rank 0 were chosen on .*stand-in 1; this is .*stand-in 2: '
-pattern+='its libraries. first choices are used'
+pattern+='the libraries. first choices are used'
 grep -q "$pattern" err.txt ||
     fail "a rank with another version does not say so: $(cat err.txt)"
 
@@ -100,7 +100,8 @@ grep -q 'tune  step' err.txt || fail "no progress is shown: $(cat err.txt)"
 grep -q ' first$' short/lockstep/cuda-algorithms || fail "the file has no first choices"
 firsts=$(grep -c ' first$' short/lockstep/cuda-algorithms)
 grep -qE ' first"' short/state.json || fail "the list has no first choices: $(cat short/state.json)"
-XDG_CACHE_HOME=$work/short "$LOCKSTEP" info | grep -q "tuned algorithms: 2 measured, $firsts by the library's first" ||
+XDG_CACHE_HOME=$work/short "$LOCKSTEP" info |
+    grep -q "tuned algorithms: 2 measured, $firsts set to the library's first" ||
     fail "info: $(XDG_CACHE_HOME=$work/short "$LOCKSTEP" info)"
 rm measured
 XDG_CACHE_HOME=$work/short wide again_short

@@ -85,7 +85,7 @@ near "$(number last_batch_loss out.txt)" "$(number last_batch_loss found.json)" 
 echo 'no.such.state: out@tensor' > wrong
 expect 2 "no.such.state" "$LOCKSTEP" train $run --steps 1 --mesh tensor=2 --tactics wrong
 [ "$(grep -c '^lockstep' err.txt)" = 1 ] || complain "not one sentence: $(cat err.txt)"
-expect 2 "tensor=5 splits nothing of this model: .*; the nearest extent that works is tensor=4" "$LOCKSTEP" train $run \
+expect 2 "tensor=5 splits nothing in this model: .*; the nearest extent that works is tensor=4" "$LOCKSTEP" train $run \
     --steps 1 --mesh tensor=5
 expect 2 "give --mesh tensor=N" "$LOCKSTEP" plan $llama --tactics
 expect 0 "" "$LOCKSTEP" plan $llama --mesh tensor=2 --measure
@@ -102,20 +102,20 @@ says() { # says TEXT WORDS…: of `plan`
 says "split over 2 ranks along tensor, each part shared by 2 ranks" --mesh data=2,tensor=2
 says "split over 2 ranks along tensor, each part shared by 2 ranks of each of 2 hosts" --mesh data=4,tensor=2 --nnodes 2
 says "split over 2 ranks along tensor" --mesh tensor=2,data=4 --nnodes 2
-says "split over 2 ranks along tensor and 2 along shard (stage 3), gathered once for 2 ranks of a host" \
+says "split over 2 ranks along tensor and 2 along shard (stage 3), gathered once for 2 ranks on a host" \
     --mesh shard=2,tensor=2 --state replicated
 says "split over 2 ranks along shard (stage 2)" --mesh shard=2 --state replicated --shard-stage 2
 says "shared by the 2 ranks of each of 2 hosts" --mesh data=2,shard=2 --nnodes 2
-says "split over 4 ranks along shard (stage 3), gathered once for 2 ranks of a host" --mesh shard=4 --nnodes 2
+says "split over 4 ranks along shard (stage 3), gathered once for 2 ranks on a host" --mesh shard=4 --nnodes 2
 says "split over 2 ranks along shard (stage 3)" --mesh shard=2,data=2 --nnodes 2
 
 # ---- the axis with most traffic belongs within hosts ----
 hosts="$llama --batch 64 --overcommit"
 pattern="warning: the tensor axis, .*, crosses host boundaries, with 4 ranks per host: "
-expect 0 "$pattern--mesh data=2,tensor=4 keeps it within hosts" "$LOCKSTEP" plan \
+expect 0 "$pattern--mesh data=2,tensor=4 keeps it within each host" "$LOCKSTEP" plan \
     $hosts --mesh tensor=4,data=2 --nnodes 2
 pattern="the tensor axis, .*, crosses host boundaries, with 2 ranks per host: "
-expect 0 "${pattern}give it at most as many ranks as a host has" "$LOCKSTEP" plan \
+expect 0 "${pattern}limit the size of this axis to the number of ranks per host" "$LOCKSTEP" plan \
     $hosts --mesh data=2,tensor=4 --nnodes 4
 for mesh in data=2,tensor=4 data=8; do
     expect 0 "" "$LOCKSTEP" plan $hosts --mesh $mesh --nnodes 2

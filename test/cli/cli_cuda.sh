@@ -71,7 +71,7 @@ small=(env LK_CUDA_EMULATED_MEMORY=8000000)
 expect_text 1 'of its 7.6 MiB is free. The plan needs 19.5 MiB: parameters 0.0 MiB, gradients 0.0 MiB' "${small[@]}" \
     "${large[@]}"
 grep -qF 'activations 4.2 MiB, workspace 10.0 MiB' err.txt || fail "the plan's lines are missing: $(cat err.txt)"
-grep -qF -- '--accumulate 4 would fit: the plan then needs' err.txt || fail "no advice: $(cat err.txt)"
+grep -qF -- 'the run would fit with --accumulate 4: the plan then needs' err.txt || fail "no advice: $(cat err.txt)"
 expect_text 0 '1 steps' "${small[@]}" "${large[@]}" --accumulate 4
 expect_text 1 'The plan needs' "${small[@]}" "${large[@]}" --accumulate 2
 expect_text 1 'even --accumulate 4096 needs' env LK_CUDA_EMULATED_MEMORY=1000000 "${large[@]}"
@@ -79,7 +79,7 @@ expect_text 1 '0.1 MiB is free: use a smaller --batch or model' env LK_CUDA_EMUL
 large=("$LOCKSTEP" train --model gpt --layers 6 --heads 2 --width 64 --context 128 --data synthetic-tokens:128
     --batch 16 --threads 1 --steps 1)
 small=(env LK_CUDA_EMULATED_MEMORY=60000000)
-expect_text 1 '--recompute would fit: the plan then needs' "${small[@]}" "${large[@]}"
+expect_text 1 'the run would fit with --recompute: the plan then needs' "${small[@]}" "${large[@]}"
 
 # The plan: what context and libraries hold besides, and the workspace of convolutions that --tf32 gives to cuDNN.
 workspace() { "$LOCKSTEP" plan --model cnn --batch 8 "$@" | awk '$1 == "workspace" { print $2 }'; }
@@ -95,7 +95,7 @@ grep -q '^CUDA libraries ' out.txt || fail "plan does not say what the libraries
 expect_text 1 'recorded at' env LK_CUDA_EMULATED_FAIL=launch:9 "${train[@]}" --device-sync
 expect_text 1 'loss became' "${train[@]}" --lr 1e6 --optimizer sgd --steps 60
 grep -qF 'The weights were not updated' err.txt || fail "a loss that is not finite: $(cat err.txt)"
-expect_text 2 'there is no' env LOCKSTEP_MODULES="$work" "${train[@]}"
+expect_text 2 'build Lockstep where nvcc is installed' env LOCKSTEP_MODULES="$work" "${train[@]}"
 # Without a GPU nothing trains, and plans can be made.
 expect_text 2 'device cuda: ' env LK_CUDA_EMULATED_FAIL=devices:0 "${train[@]}" --device cuda
 env LK_CUDA_EMULATED_FAIL=devices:0 "$LOCKSTEP" plan --model mlp --device cuda > out.txt 2> err.txt ||
@@ -108,6 +108,6 @@ LK_CUDA_EMULATED_GPUS=2 "$LOCKSTEP" bench comm --device cuda -n 2 --sizes 8,8K >
 grep -q '^ *size  *count  *type  *redop  *memory  *time  *algbw  *busbw  *#wrong' out.txt || fail "$(cat out.txt)"
 rows=$(awk '$3 == "float" && $5 == "symmetric" && $9 == 0 && $13 == 0 && $6 > 0' out.txt | wc -l)
 [ "$rows" = 2 ] || fail "$rows rows, not 2, of symmetric memory in $(cat out.txt)"
-expect_text 2 'all_reduce: the ranks exchange by backend shm, through the host'"'"'s memory' "$LOCKSTEP" bench comm \
+expect_text 2 'all_reduce: the ranks communicate through host memory with backend shm' "$LOCKSTEP" bench comm \
     --device cuda -n 2 --share-device --sizes 8 --backend shm
 [ "$(grep -c size out.txt)" = 0 ] || fail "a table without rows: $(cat out.txt)"

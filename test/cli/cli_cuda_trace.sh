@@ -114,7 +114,7 @@ for by in events CUPTI; do
         fail "$(cat err.txt)"
     "$LOCKSTEP" bench train --model mlp --batch 16 --steps 8 --profile > table.txt 2> err.txt || fail "$(cat err.txt)"
     grep -q "by $by\$" table.txt || fail "not by $by: $(cat table.txt)"
-    grep -q 'bounds as measured: .* in f32, .* GB/s' table.txt || fail "no speed: $(cat table.txt)"
+    grep -q 'measured bounds: .* in f32, .* GB/s' table.txt || fail "no speed: $(cat table.txt)"
     grep -qE ' (bytes|arithmetic|latency) +[0-9.]+ %  linear f32 \(16\*, 64\), \(128, 64\) -> \(16\*, 128\)' table.txt \
         || fail "no bound: $(cat table.txt)"
     python3 - $by <<'PY'

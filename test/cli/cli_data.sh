@@ -126,7 +126,7 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
         --epochs 20
     grep -q "accuracy" err.txt || complain "no accuracy on the rows held out: $(cat err.txt)"
     expect 0 "" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv --holdout 0.25
-    expect 0 "csv:table.csv is what the model was trained on, except for the part that was held out" "$LOCKSTEP" eval \
+    expect 0 "the model was trained on csv:table.csv, except for the part that was held out" "$LOCKSTEP" eval \
         --load classes --model mlp --hidden 8 --data csv:table.csv
     grep -q '(all 120 samples)' out.txt || complain "all rows: $(cat out.txt)"
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --save all
@@ -177,7 +177,7 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --header auto
     # Numbers with a fraction are regression, and cross_entropy is refused for them.
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:prices.csv --loss l1
-    expect 2 "loss cross_entropy needs class numbers from 0; the labels of csv:prices.csv are not integers" \
+    expect 2 "loss cross_entropy needs one class number per sample, .*; the labels of csv:prices.csv are not integers" \
         "$LOCKSTEP" train $mlp --data csv:prices.csv --loss cross_entropy
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:numbers.tsv --label 1 --loss mse
     expect 0 "" "$LOCKSTEP" train $mlp --data "npy:$arrays/f4.npy,$arrays/y_multi.npy" --batch 4 --loss bce
@@ -238,21 +238,21 @@ augment="--random-resized-crop 0.3 --rotate 20 --cutout 3 --mixup 0.4"
 refuse 'color jitter of saturation or hue needs images of 3 channels' npy:images.npy,labels.npy --color-jitter 0,0,0.1
 refuse 'augmentation needs images' csv:table.csv --rotate 5
 refuse 'mixup needs a field "label"' csv:prices.csv --mixup 0.2
-refuse 'random-resized-crop takes the smallest part' npy:images.npy,labels.npy --random-resized-crop 0.5,0.2
+refuse 'random-resized-crop takes the smallest share' npy:images.npy,labels.npy --random-resized-crop 0.5,0.2
 refuse 'color-jitter has 5 numbers' npy:images.npy,labels.npy --color-jitter 1,1,1,0.1,1
 
 # Mistakes: the sentence names the file and the place in it.
 table 8 | sed '5s/,[^,]*$//' > ragged.csv
 refuse 'ragged.csv: line 5 has 4 fields, but line 1 has 5' csv:ragged.csv
 table 8 | sed '4s/,[^,]*,/,,/' > missing.csv
-refuse "missing.csv: line 4, column 2 \('b'\): the value is missing" csv:missing.csv
+refuse "missing.csv: line 4, column 2 \('b'\): missing value" csv:missing.csv
 table 8 | sed '6s/,[^,]*,/,NaN,/' > nan.csv
-refuse "nan.csv: line 6, column 2 \('b'\): the value is missing \('NaN'\)" csv:nan.csv
+refuse "nan.csv: line 6, column 2 \('b'\): missing value \('NaN'\)" csv:nan.csv
 table 8 | sed '6s/,[^,]*,/,high,/' > text.csv
 refuse "text.csv: line 6, column 2 \('b'\): 'high' is not a number" csv:text.csv
 refuse "no column 'knd' for the label \(did you mean 'kind'" csv:table.csv --label knd
-refuse "no column '9' for the label: it has a, b, c, d, kind; name one, or give its number from 1 to 5" csv:table.csv \
-    --label 9
+refuse "no column '9' for the label: it has a, b, c, d, kind; name one of these, or give its number from 1 to 5" \
+    csv:table.csv --label 9
 refuse 'regression needs numbers' csv:table.csv --loss mse
 refuse 'has no labels: expected a field "label" or "target"' "npy:$arrays/f4.npy"
 refuse 'Fortran order: save np.ascontiguousarray' "npy:$arrays/fortran.npy,$arrays/y.npy"
@@ -260,15 +260,15 @@ refuse 'objects.npy holds Python objects .*allow_pickle=False' "npy:$arrays/obje
 refuse 'strings.npy holds strings' "npy:$arrays/f4.npy,$arrays/strings.npy"
 refuse 'nan.npy: row 3 has a value that is NaN' "npy:$arrays/nan.npy,$arrays/y.npy"
 refuse 'images.npy has 60 rows, but .*y.npy has 5' "npy:images.npy,$arrays/y.npy"
-refuse 'loss cross_entropy needs class numbers from 0; the labels of .*y_fraction.npy are not integers' \
+refuse 'loss cross_entropy needs one class number per sample, .*; the labels of .*y_fraction.npy are not integers' \
     "npy:$arrays/f4.npy,$arrays/y_fraction.npy" --loss cross_entropy
 { npy_header '|u1' '(2, 1, 1, 1, 1, 1, 1, 3)'; printf abcdef; } > deep.npy
 refuse 'deep.npy has 8 axes: at most 6 are supported' npy:deep.npy
-refuse 'hot.npy has 3 whole numbers as the label of each sample: --loss bce' npy:images.npy,hot.npy
+refuse 'hot.npy has 3 whole numbers as the label of each sample: use --loss bce' npy:images.npy,hot.npy
 refuse 'loss bce needs targets from 0 to 1; csv:prices.csv has ' csv:prices.csv --loss bce
 { npy_header '|u1' '(60,)'; head -c 60 /dev/zero; } > weight.npy
 make_zip weight.npz x.npy y.npy weight.npy
-refuse 'the field "weight" of npz:weight.npz is u8 .*expected one floating-point number for each' npz:weight.npz
+refuse 'the field "weight" of npz:weight.npz is u8 .*expected one floating-point number per sample' npz:weight.npz
 head -c 3000 images.npy > cut.npy
 refuse 'cut.npy is truncated: its header declares 3840 bytes of data, but 2872 follow it' npy:cut.npy,labels.npy
 head -c 500 "$arrays/stored.npz" > cut.npz

@@ -44,7 +44,7 @@ plain theirs
 [ "$(loss theirs numbers.jsonl)" = "$whole" ] || complain "numbers as labels: $(loss theirs numbers.jsonl), not $whole"
 loss theirs one.jsonl > /dev/null
 sed 's/"pos"/"other"/' named.jsonl > other.jsonl
-expect 2 "'other'.*known are 'neg', 'pos'" "$LOCKSTEP" eval --load theirs --data jsonl:other.jsonl --threads 1
+expect 2 "'other'.*expected one of 'neg', 'pos'" "$LOCKSTEP" eval --load theirs --data jsonl:other.jsonl --threads 1
 [ "$(classes theirs bare.jsonl)" = "$(classes run bare.jsonl)" ] && [ -n "$(classes theirs bare.jsonl)" ] ||
     complain "predicted: $(classes theirs bare.jsonl), by the record $(classes run bare.jsonl)"
 

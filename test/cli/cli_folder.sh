@@ -75,14 +75,14 @@ data() { echo "$LOCKSTEP train --model cnn --steps 1 --data folder:$1 ${*:2}"; }
 expect_text 2 "No such file" $(data nowhere)
 expect_text 2 "this is a file" $(data one.json)
 mkdir -p empty single/a/ sizes
-expect_text 2 "no subdirectory" $(data empty)
+expect_text 2 "no subdirectories" $(data empty)
 cp folder/train/cat/*0.png single/a/
 expect_text 2 "only one class (a)" $(data single)
 mkdir single/b
-expect_text 2 "class b has no PNG or JPEG file" $(data single)
+expect_text 2 "class b has no PNG or JPEG files" $(data single)
 cp -r folder/train/cat folder/train/dog sizes/
 cp "$SOURCE_DIR/test/golden/images/rgb8.png" sizes/dog/zz.png
-expect_text 2 "sizes/dog/zz.png is 23x37: images of several sizes need --size" $(data sizes)
+expect_text 2 "sizes/dog/zz.png is 23x37: images of different sizes need --size" $(data sizes)
 expect_text 0 "" $(data sizes --size 32,32 --holdout 0.1)
 for wrong in "--size 32" "--size 0,32" "--size 32,32,32" "--size 3.5,8" "--channels 2" "--holdout 1"; do expect_text 2 \
     "${wrong% *}" $(data sizes $wrong); done
@@ -103,7 +103,7 @@ for ranks in "" "-n 2"; do
 done
 expect_text 2 "$broken is damaged" $(data sizes --size 32,32 --cache cache3)
 : > file
-for cache in file file/below; do expect_text 2 "file: cannot create the directory: a file of that name exists" \
+for cache in file file/below; do expect_text 2 "file: cannot create the directory: a file with that name exists" \
     $(data folder --cache $cache); done
 expect_text 2 "/proc/none: cannot create the directory" $(data folder --cache /proc/none)
 expect_text 2 "cannot create the cache" $(data folder --cache /proc)

@@ -153,7 +153,7 @@ if echo "$names" | grep -qx train; then
     conf '# x\n\n  epoch = 3 # y\n'; expect 2 "c.conf:3: unknown option 'epoch'; did you mean 'epochs'" train --config \
         c.conf
     conf 'batch\n'; expect 2 "c.conf:1: expected .name = value., found 'batch'" train --config c.conf
-    conf 'batch = 8\nbatch = 9\n'; expect 2 "c.conf:2: batch is already set in line 1" train --config c.conf
+    conf 'batch = 8\nbatch = 9\n'; expect 2 "c.conf:2: batch is already set on line 1" train --config c.conf
     conf 'config = d.conf\n'; expect 2 "c.conf:1: a configuration file cannot include another" train --config c.conf
     conf 'json = perhaps\n'; expect 2 "c.conf:1: json: 'perhaps' is neither true nor false" train --config c.conf
     conf 'lr = fast\n'; expect 2 "c.conf:1: lr: 'fast' is not a number" train --config c.conf

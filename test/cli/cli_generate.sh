@@ -49,7 +49,7 @@ mkdir bare && cp llama/config.json llama/model.safetensors bare
 "${greedy[@]}" --load bare --prompt-ids 0,270,268 --ids 2> /dev/null | cmp - ids.txt || fail "ids without a tokenizer"
 expect_text 0 "" "${greedy[@]}" --load bare --prompt-ids 0,270,268 --prompt-ids 1,2,3 --ids
 [ "$(head -1 out.txt)" = "$(cat ids.txt)" ] && [ "$(wc -l < out.txt)" = 2 ] || fail "two lines of ids: $(cat out.txt)"
-expect_text 0 "of the memory's" "${greedy[@]}" --load bare --prompt-ids 5 --ids --timing
+expect_text 0 "of the memory bandwidth of" "${greedy[@]}" --load bare --prompt-ids 5 --ids --timing
 
 # Sampling: the seed decides; the number of threads and other prompts do not.
 sample=(--load gpt --tokens 40 --temperature 0.9 --top-k 50 --top-p 0.95 --json)
@@ -77,7 +77,7 @@ cut = run("--stop", "nowhere", "--stop", stop)
 assert cut["end"] == "stop" and len(cut["ids"]) < 64, (stop, cut)
 assert cut["text"] == whole["text"][:whole["text"].index(stop)], (stop, cut)
 PYTHON
-expect_text 0 "tokens fill the model's context: the text ends here" "${generate[@]}" --load gpt --prompt "To be" \
+expect_text 0 "tokens fill the model's context, so the text ends here" "${generate[@]}" --load gpt --prompt "To be" \
     --tokens 1000 --ignore-eos
 expect_text 0 "200 new tokens" "${generate[@]}" --load gpt --prompt "To be" --tokens 200 --ignore-eos --slide --ids
 [ "$(wc -w < out.txt)" = 200 ] || fail "--slide: $(cat out.txt)"
@@ -90,11 +90,11 @@ expect_text 2 "are mutually exclusive" "${generate[@]}" --load gpt --prompt x --
 expect_text 2 "are mutually exclusive" "${generate[@]}" --load gpt --prompt x --prompt-file prompt.txt
 expect_text 2 "--prompt-file none.txt: No such file" "${generate[@]}" --load gpt --prompt-file none.txt
 : > empty.txt
-expect_text 2 "it is empty" "${generate[@]}" --load gpt --prompt-file empty.txt
+expect_text 2 "the file is empty" "${generate[@]}" --load gpt --prompt-file empty.txt
 expect_text 2 "not a comma-separated list of token ids" "${generate[@]}" --load gpt --prompt-ids 1,x
 expect_text 2 "not a comma-separated list of token ids" "${generate[@]}" --load gpt --prompt-ids 1,-2
-expect_text 2 "token 1 of prompt 0 is 300: the vocabulary has 300, 0 to 299" "${generate[@]}" --load bare --prompt-ids \
-    1,300 --ids
+expect_text 2 "token 1 of prompt 0 is 300, but the vocabulary has 300 tokens, 0 to 299" "${generate[@]}" --load bare \
+    --prompt-ids 1,300 --ids
 expect_text 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt "To be"
 expect_text 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1
 expect_text 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1 --ids --stop x
@@ -102,7 +102,7 @@ expect_text 2 "prompt 0 has 97 tokens, but the model's context is 96: shorten it
     --prompt-ids "$(seq -s, 1 97)"
 for file in config.json model.safetensors; do expect_text 2 "--load gpt/$file is a file: give the directory" \
     "${generate[@]}" --load gpt/$file --prompt x; done
-expect_text 2 "leave out --ids" "${generate[@]}" --load gpt --prompt x --ids --json
+expect_text 2 "omit --ids" "${generate[@]}" --load gpt --prompt x --ids --json
 expect_text 2 "--top-p: 1.5 is out of range" "${generate[@]}" --load gpt --prompt x --top-p 1.5
 expect_text 2 "--top-p 0 leaves no token" "${generate[@]}" --load gpt --prompt x --top-p 0
 expect_text 2 "--temperature: -1 is out of range" "${generate[@]}" --load gpt --prompt x --temperature -1
@@ -120,8 +120,8 @@ python3 -c 'import json; b = json.load(open("out.txt"))
 assert b["tokens_per_s"] > 0 and b["memory_bytes_per_s"] > 0 and b["batch"] == 3' || fail "$(cat out.txt)"
 expect_text 2 "does not generate text" "$LOCKSTEP" bench generate --model cnn
 expect_text 2 "--epochs" "$LOCKSTEP" bench generate --model gpt2 --epochs 3
-expect_text 2 "--ranks is an option of \`lockstep bench train\`" "$LOCKSTEP" bench generate --model gpt2 --ranks 2
-expect_text 2 "--tokens is an option of \`lockstep bench generate\`" "$LOCKSTEP" bench train --tokens 3
+expect_text 2 "--ranks applies only to \`lockstep bench train\`" "$LOCKSTEP" bench generate --model gpt2 --ranks 2
+expect_text 2 "--tokens applies only to \`lockstep bench generate\`" "$LOCKSTEP" bench train --tokens 3
 expect_text 2 "exceeds the context of gpt2, 1024" "$LOCKSTEP" bench generate --model gpt2 --tokens 1000
 if command -v script > /dev/null; then
     command="$LOCKSTEP generate --load gpt --prompt-ids 270,268 --tokens 64 --temperature 0 --ignore-eos --threads 1"

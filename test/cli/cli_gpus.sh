@@ -39,7 +39,7 @@ each() { "$LOCKSTEP" run -n 3 -- bash -c "export $1; exec $train ${*:2}"; }
 # Two ranks that have a GPU in common are refused without permission, whatever number each has for it.
 for backend in shm tcp; do
     # shellcheck disable=SC2016
-    expect_text 2 "ranks 0 and 2 use the same GPU, $(uuid 2): start at most one rank for each GPU, or let" \
+    expect_text 2 "ranks 0 and 2 use the same GPU, $(uuid 2): start at most one rank per GPU, or let" \
         each 'CUDA_VISIBLE_DEVICES=$((RANK == 1 ? 0 : 2))' --backend $backend
     # shellcheck disable=SC2016
     [ "$(loss shared each 'CUDA_VISIBLE_DEVICES=$((RANK == 1 ? 0 : 2))' --backend $backend --share-device)" = \
@@ -50,17 +50,17 @@ expect_text 2 "ranks 1 and 2 use the same GPU, $(uuid 3)" each \
     'CUDA_VISIBLE_DEVICES=$(case $RANK in 0) echo 2 ;; 1) echo 0,3,2 ;; 2) echo 0,1,3 ;; esac)'
 loss given each 'CUDA_VISIBLE_DEVICES=1' --device cuda:0 > /dev/null # its number is a permission
 # shellcheck disable=SC2086
-expect_text 2 '5 ranks of this host need a GPU each, but it has 4: start at most 4' $train -n 5
+expect_text 2 '5 ranks on this host need one GPU each, but the host has 4: start at most 4' $train -n 5
 expect_text 2 'this machine has 2 GPUs' env CUDA_VISIBLE_DEVICES=3,1 bash -c "$train --device cuda:2"
 
-# MPS is recommended where ranks share a GPU without it, once a job; and by info.
+# MPS is recommended when ranks share a GPU without it, once a job; and by info.
 export CUDA_MPS_PIPE_DIRECTORY=$work/mps
 advice='3 ranks share GPU-6c6f636b-7374-6570-2d65-6d756c617431 without MPS'
 loss without each 'CUDA_VISIBLE_DEVICES=1' --share-device > /dev/null
 [ "$(grep -cF "$advice" without.txt)" = 1 ] || fail "MPS is not recommended once: $(cat without.txt)"
 loss tcp_without each 'CUDA_VISIBLE_DEVICES=1' --share-device --backend tcp > /dev/null
 [ "$(grep -cF "$advice" tcp_without.txt)" = 1 ] || fail "MPS is not recommended over tcp: $(cat tcp_without.txt)"
-"$LOCKSTEP" info | grep -q 'MPS: not running; recommended where ranks share a GPU' || fail "info does not recommend MPS"
+"$LOCKSTEP" info | grep -q 'MPS: not running; recommended when ranks share a GPU' || fail "info does not recommend MPS"
 mkdir mps
 mkfifo mps/control # as the daemon has it
 loss with each 'CUDA_VISIBLE_DEVICES=1' --share-device > /dev/null

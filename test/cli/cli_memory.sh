@@ -25,7 +25,7 @@ expect 2 "^lockstep bench: the 2 ranks $refused" "$LOCKSTEP" bench train $huge -
 expect 2 "^lockstep bench: this process $refused" "$LOCKSTEP" bench generate ${huge% --data synthetic} --prompt-tokens \
     2 --tokens 2
 expect 2 "^lockstep bench: the 2 ranks $refused" "$LOCKSTEP" bench comm -n 2 --sizes 8,1000G
-expect 0 "^lockstep plan: this process would need .* it would not be started here" "$LOCKSTEP" plan $huge --json
+expect 0 "^lockstep plan: this process would need .* the run would not start here" "$LOCKSTEP" plan $huge --json
 grep -q '"fits": false' out.txt || complain "plan: $(cat out.txt)"
 small="--model mlp --hidden 16 --data synthetic:16,count=64 --batch 32 --threads 1"
 expect 0 "" "$LOCKSTEP" train $small --steps 1 --save run
@@ -57,10 +57,12 @@ if ./with 77 grep -q 'MemAvailable: 77 kB' /proc/meminfo 2> /dev/null; then
         echo "overcommit = true" > over.conf
         expect 0 "" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 --state $want $run --config over.conf
     done
-    expect 2 "^lockstep train: -n 1 would fit: the plan then needs" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 --state \
+    expect 2 "^lockstep train: the run would fit with -n 1: the plan then needs" ./with $((kib - 1)) "$LOCKSTEP" train \
+        -n 2 --state \
         replicated $run
     enough=$("$LOCKSTEP" plan $run --batch 64 --accumulate 16 --json | sed -E 's/.*"total": ([0-9]+).*/\1/')
-    expect 2 "^lockstep train: --accumulate 16 would fit" ./with $(((enough + 1023) / 1024)) "$LOCKSTEP" train $run \
+    expect 2 "^lockstep train: the run would fit with --accumulate 16" ./with $(((enough + 1023) / 1024)) "$LOCKSTEP" \
+        train $run \
         --batch 64
     expect 0 "" ./with 10 "$LOCKSTEP" plan $run
     grep -q 'this process would need' err.txt || complain "plan: $(cat err.txt)"
@@ -109,7 +111,7 @@ print(sum(plan[kind] for kind in ("parameters", "gradients", "optimizer_state"))
     chmod +x limited
     expect 2 "^lockstep train: a process would need .* the limit of a process \(ulimit -v\) is" ./limited "$LOCKSTEP" \
         train -n 4 $state
-    axes=$(sed -n 's/^lockstep train: --mesh \([^ ]*\) would fit: .*/\1/p' err.txt)
+    axes=$(sed -n 's/^lockstep train: the run would fit with --mesh \([^ ]*\): .*/\1/p' err.txt)
     [ -n "$axes" ] || complain "no mesh is proposed: $(cat err.txt)"
     expect 0 "" ./limited "$LOCKSTEP" train --mesh "${axes:-none}" $state
     expect 0 "" ./limited "$LOCKSTEP" train --mesh shard=4 --shard-stage 3 --state replicated $state

@@ -43,25 +43,26 @@ train config --config run.conf
 # What is no mesh, or not that of -n or of the launcher.
 # shellcheck disable=SC2086
 {
-    refused "--mesh data=2 has 2 ranks, but -n 3 is 3: give one of the two, or the same number" "$LOCKSTEP" train \
+    refused "--mesh data=2 has 2 ranks, but -n 3 is 3: omit one of the two, or make them equal" "$LOCKSTEP" train \
         $small --mesh data=2 -n 3
     refused "--mesh: a mesh has no axis 'tensr' (did you mean tensor?)" "$LOCKSTEP" train $small --mesh data=2,tensr=2
     refused "--mesh: the mesh's data axis has no extent" "$LOCKSTEP" train $small --mesh data
     refused "has 9 pipeline stages, but the model can be cut into at most" "$LOCKSTEP" train $small --mesh pipeline=9
     refused "has 1 rank, but -n is 2" "$LOCKSTEP" plan -n 2 --model mlp --mesh data=1
     refused "the mesh data=4 has 4 ranks, but there is 1" env WORLD_SIZE=1 RANK=0 "$LOCKSTEP" train $small --mesh data=4
-    refused "--mesh is an option of \`lockstep bench train\`" "$LOCKSTEP" bench comm --mesh data=2
+    refused "--mesh applies only to \`lockstep bench train\`" "$LOCKSTEP" bench comm --mesh data=2
     refused "--batch 64 for 65 ranks" "$LOCKSTEP" train $small --mesh data=65
     refused "--batch 64 for 66 ranks along data and shard" "$LOCKSTEP" plan --model mlp --mesh data=33,shard=2,tensor=2
     # An option of an axis that the mesh does not have is not ignored.
-    refused "--shard-stage belongs to the shard axis of a mesh" "$LOCKSTEP" train $small --mesh data=2 --shard-stage 2
-    refused "--blocks-in-flight belongs to the shard axis" "$LOCKSTEP" plan --model mlp -n 2 --blocks-in-flight 3
-    refused "--tactics belongs to the tensor axis of a mesh" "$LOCKSTEP" train $small -n 2 --tactics run.conf
-    refused "--no-sequence-parallel belongs to the tensor axis" "$LOCKSTEP" bench train --model mlp \
+    refused "--shard-stage applies only to the shard axis of a mesh" "$LOCKSTEP" train $small --mesh data=2 \
+        --shard-stage 2
+    refused "--blocks-in-flight applies only to the shard axis" "$LOCKSTEP" plan --model mlp -n 2 --blocks-in-flight 3
+    refused "--tactics applies only to the tensor axis of a mesh" "$LOCKSTEP" train $small -n 2 --tactics run.conf
+    refused "--no-sequence-parallel applies only to the tensor axis" "$LOCKSTEP" bench train --model mlp \
         --no-sequence-parallel
     refused "--tactics missing: No such file" "$LOCKSTEP" train $small --mesh tensor=2 --tactics missing
     : >empty
-    refused "--tactics empty: it is empty" "$LOCKSTEP" train $small --mesh tensor=2 --tactics empty
+    refused "--tactics empty: the file is empty" "$LOCKSTEP" train $small --mesh tensor=2 --tactics empty
     # Ranks of different meshes do not start.
     "$LOCKSTEP" run -n 2 sh -c 'mesh=data=2; [ "$RANK" = 0 ] || mesh=tensor=1,data=2; exec "$@" --mesh $mesh' sh \
         "$LOCKSTEP" train $small >out 2>&1 && fail "ranks of different meshes train"
@@ -111,9 +112,9 @@ train config --config run.conf
     cmp -s alone.ids ranks.ids || fail "2 ranks generate $(cat ranks.ids), one $(cat alone.ids)"
     "$LOCKSTEP" run -n 2 -- "$LOCKSTEP" generate $ids --mesh shard=2 >ranks.ids 2>err || fail "run generate: $(cat err)"
     [ "$(sed 's/^\[rank 0\] //' ranks.ids)" = "$(cat alone.ids)" ] || fail "lockstep run: $(cat ranks.ids)"
-    refused "has 2 ranks along data, but ranks that generate all have the same prompts" "$LOCKSTEP" generate $ids \
+    refused "has 2 ranks along data, but all generating ranks must have the same prompts" "$LOCKSTEP" generate $ids \
         --mesh data=2
-    refused "--prompt-file -: several ranks cannot read one standard input" "$LOCKSTEP" generate --load gpt \
+    refused "--prompt-file -: several ranks cannot share standard input" "$LOCKSTEP" generate --load gpt \
         --prompt-file - --mesh shard=2 </dev/null
     # Fewer heads of keys and values than ranks: neighbours have copies of their caches.
     for heads in 1 2; do

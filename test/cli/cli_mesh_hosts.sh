@@ -41,7 +41,7 @@ hosts 4 2 - shard=2,tensor=2 --state replicated --no-sequence-parallel
 # Several ranks of a host along shard gather parameters once there.
 hosts 4 2 - shard=4 --verbose-ranks --trace trace.json
 grep -q '"all_gather once on every host: parameters"' trace.json || complain "no such gather in the trace"
-grep -q 'gathered once for 2 ranks of a host' out.txt || complain "shard=4: $(cat out.txt)"
+grep -q 'gathered once for 2 ranks on a host' out.txt || complain "shard=4: $(cat out.txt)"
 hosts 6 3 - shard=6 --accumulate 2
 hosts 8 4 - shard=4,tensor=2 --recompute
 hosts 4 2 pipeline pipeline=2,data=2 --micro-batches 4
@@ -51,7 +51,7 @@ hosts 4 2 shard shard=2,data=2
 hosts 4 2 tensor tensor=2,data=2
 # Where a host has fewer ranks than the axis, no order of axes helps.
 hosts 4 1 tensor data=2,tensor=2
-grep -q 'boundaries, with 1 rank per host: give it at most as many ranks as a host has' out.txt ||
+grep -q 'boundaries, with 1 rank per host: limit the size of this axis to the number of ranks per host' out.txt ||
     complain "$(cat out.txt)"
 # All three: each of two hosts has a copy of the state, in four parts; then in parts on both hosts.
 hosts 8 4 - data=2,shard=2,tensor=2
@@ -63,10 +63,10 @@ rm -rf one one.jsonl
 "$LOCKSTEP" train $run --steps 4 --save one --log one.jsonl > one.txt 2>&1 || fail "experts: $(cat one.txt)"
 hosts 4 2 - data=2,expert=2
 hosts 8 4 shard shard=4,expert=2 --verbose-ranks
-grep -q 'gathered once for 4 ranks of a host' out.txt || complain "shard=4,expert=2: $(cat out.txt)"
+grep -q 'gathered once for 4 ranks on a host' out.txt || complain "shard=4,expert=2: $(cat out.txt)"
 hosts 3 2 - shard=3
 # On hosts of 4 and of 2 ranks, groups of 3 are within hosts in neither order.
 hosts 6 4 shard shard=3,expert=2
-grep -q 'with 4 ranks per host: give it a number of ranks that divides the number of ranks per host' out.txt ||
+grep -q 'with 4 ranks per host: choose a size for this axis that divides the number of ranks per host' out.txt ||
     complain "$(cat out.txt)"
 exit $((wrong > 0))

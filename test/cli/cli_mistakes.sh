@@ -15,7 +15,7 @@ expect 2 "lr" "$lockstep" train --lr -1
 expect 2 "batch" "$lockstep" train --batch 0
 expect 2 "batch" "$lockstep" train --batch many
 expect 2 "model" "$lockstep" train --model resnet19
-expect 2 "device gpu: unknown device; devices are auto, cpu, cuda and cuda:N" "$lockstep" train $small --device gpu
+expect 2 "device gpu: unknown device; expected auto, cpu, cuda or cuda:N" "$lockstep" train $small --device gpu
 expect 2 "device gpu: unknown device" "$lockstep" train $small -n 2 --device gpu
 expect 2 "LOCKSTEP_DEVICE is 'gpu' in the environment: unknown device" env LOCKSTEP_DEVICE=gpu "$lockstep" train $small
 expect 2 "device" "$lockstep" plan --device gpu
@@ -23,10 +23,11 @@ expect 2 "betas" "$lockstep" train $small --betas 0.9
 for options in "" "-n 2"; do
     expect 2 "download auto: only cifar10, fashion-mnist and mnist can be downloaded, not --data synthetic" \
         "$lockstep" train $small $options --download auto
-    expect 2 "--sync-batchnorm.*, but the model has no batch norm: omit it" "$lockstep" train $small $options \
-        --sync-batchnorm
+    expect 2 "--sync-batchnorm.*, but the model has no batch norm: remove this option" "$lockstep" train $small \
+        $options --sync-batchnorm
 done
-expect 2 "--sync-batchnorm.*, but the model has no batch norm: omit it" "$lockstep" plan --model gpt --sync-batchnorm
+expect 2 "--sync-batchnorm.*, but the model has no batch norm: remove this option" "$lockstep" plan --model gpt \
+    --sync-batchnorm
 expect 2 "sum-part-minimum requires --reproducible layout" "$lockstep" train $small --reproducible --sum-part-minimum 4
 expect 2 "'everything' is not one of true|layout|false" "$lockstep" train $small --reproducible everything
 expect 2 "batch_norm computes statistics for each leaf.*: synchronise it \(sync_batch_norm, --sync-batchnorm\)" \
@@ -53,7 +54,7 @@ needs cnn synthetic:64 'images \(channels, height, width\); the data has 64 feat
 needs resnet18 synthetic:64 'images \(channels, height, width\); the data has 64 features'
 needs resnet20 synthetic:5x6 "images \\(channels, height, width\\); the data's samples have 2 axes"
 needs cnn synthetic:3x3x9 'images of at least 4 by 4 pixels; the data has 3 by 9'
-expect 2 "resume auto needs" "$lockstep" train $small --resume auto
+expect 2 "resume auto requires" "$lockstep" train $small --resume auto
 expect 2 "missing" "$lockstep" eval --model cnn
 expect 2 "none.safetensors" "$lockstep" eval --load none.safetensors --model cnn --data synthetic
 for options in "" "-n 2" "$small" "$small -n 2"; do
@@ -79,7 +80,7 @@ for set in PORT=abc PORT=4000-x PORT=70000 NO_DEADLINES=yes TERMINAL=wide MEMORY
     expect 2 "LOCKSTEP_${set%=*} is '${set#*=}' in the environment" env "LOCKSTEP_$set" "$lockstep" train --model mlp \
         --steps 1
 done
-expect 2 "does not support the instruction set \"sse9\", which LOCKSTEP_ISA names" env LOCKSTEP_ISA=sse9 "$lockstep" \
+expect 2 "does not support the instruction set \"sse9\", set by LOCKSTEP_ISA" env LOCKSTEP_ISA=sse9 "$lockstep" \
     train --model mlp --steps 1
 expect 0 "" env LOCKSTEP_MEMORY_NODES=2 LOCKSTEP_THREADS= LOCKSTEP_PORT=4000-4100 LOCKSTEP_NO_DEADLINES=0 \
     LOCKSTEP_TERMINAL=80 "$lockstep" train --model mlp --steps 1
@@ -95,21 +96,21 @@ expect 2 "classes 7: synthetic:3x8x8,classes=5 has 5 classes" "$lockstep" train 
     --classes 7 --steps 1
 expect 2 "features 5: a sample of synthetic:64 has 64 features" "$lockstep" train --model mlp --data synthetic:64 \
     --features 5
-expect 2 "features 5: a sample of synthetic:3x32x32,classes=10 has 3072 values, as an image" "$lockstep" train --data \
+expect 2 "features 5: a sample of synthetic:3x32x32,classes=10 has 3072 values \(an image\)" "$lockstep" train --data \
     synthetic --features 5
 expect 2 "hidden applies only to --model mlp" "$lockstep" train --model cnn --hidden 5
 printf 'a,b,target\n1,2,1\n3,4,0\n5,6,1\n7,8,0\n' > numbers.csv
 for command in train "train -n 2" plan; do
-    expect 2 "^lockstep [a-z]*: --gamma belongs to --schedule step" "$lockstep" $command --model mlp --gamma 0.5
-    expect 2 "step-size belongs to --schedule step" "$lockstep" $command --model mlp --schedule cosine --step-size 5
-    expect 2 "keep belongs to --save DIR" "$lockstep" $command --model mlp --keep 3
-    expect 2 "save-every belongs to --save DIR" "$lockstep" $command --model mlp --save-every 3
+    expect 2 "^lockstep [a-z]*: --gamma requires --schedule step" "$lockstep" $command --model mlp --gamma 0.5
+    expect 2 "step-size requires --schedule step" "$lockstep" $command --model mlp --schedule cosine --step-size 5
+    expect 2 "keep requires --save DIR" "$lockstep" $command --model mlp --keep 3
+    expect 2 "save-every requires --save DIR" "$lockstep" $command --model mlp --save-every 3
     for loss in mse l1 bce; do
         expect 2 "label-smoothing applies only to --loss cross_entropy; this model is trained with $loss" "$lockstep" \
             $command --model mlp --data csv:numbers.csv --loss $loss --label-smoothing 0.1
     done
 done
-expect 2 "base-batch belongs to --lr-scale" "$lockstep" train --model mlp --base-batch 32
+expect 2 "base-batch requires --lr-scale" "$lockstep" train --model mlp --base-batch 32
 expect 0 "" "$lockstep" train --model mlp --steps 2 --threads 1 --schedule step --gamma 0.5 --step-size 1 --lr-scale \
     sqrt --base-batch 32 --save kept --save-every 1 --keep 1
 expect 0 "" "$lockstep" train --resume kept --steps 3 --threads 1 # without --save
@@ -237,10 +238,10 @@ for ranks in "" "-n 2"; do
     [ -s new/i/j/rank-0.jsonl ] || complain "no log: $(find new)"
 done
 chmod 755 forbidden
-expect 2 "^lockstep run: old.txt: cannot create the directory: a file of that name exists" "$lockstep" run --log-dir \
+expect 2 "^lockstep run: old.txt: cannot create the directory: a file with that name exists" "$lockstep" run --log-dir \
     old.txt true
-expect 2 "^lockstep run: /dev/null: cannot create the directory: a file of that name exists" "$lockstep" run --log-dir \
-    /dev/null/below true
+expect 2 "^lockstep run: /dev/null: cannot create the directory: a file with that name exists" "$lockstep" run \
+    --log-dir /dev/null/below true
 # One message for all ranks.
 mistakes=("2 ^lockstep.bench:.backend.mpi: --backend mpi" "2 ^lockstep.bench:.backend.self --backend self"
     "2 ^lockstep.bench:.the.4.ranks.would.need.3\.5.TiB.of.memory,.but.*.available.*--overcommit --sizes 900G")
@@ -261,7 +262,7 @@ expect 1 "run" bash -c "$limited --steps 2 --save run --resume auto"
 for evaluate in -1 0; do # the last write of the events, and the one after an evaluation
     limited="ulimit -f 1; exec $lockstep train --model mlp --data synthetic:64,count=256 --threads 1 --steps 40"
     limited="$limited --eval-every $evaluate --tensorboard board"
-    expect 1 "TensorBoard.s file is incomplete: board/events.*: cannot write: File too large" bash -c \
+    expect 1 "the TensorBoard file is incomplete: board/events.*: cannot write: File too large" bash -c \
         "set -o pipefail; ($limited) 2>&1 | cat >&2"
 done
 after=$(cat run/model.safetensors run/optimizer.safetensors run/state.json | sha256sum)

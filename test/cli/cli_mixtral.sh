@@ -126,7 +126,8 @@ expect_text 2 '"mlp_only_layers" is [0]: layers without experts are not supporte
     ${qwen/qwen.json/dense.json} --steps 1
 
 # ---- mistakes ----
-expect_text 2 "mixtral: 5 experts per token, but there are 4" "$lockstep" train $small --experts-per-token 5 --steps 1
+expect_text 2 "mixtral: 5 experts per token, but the model has only 4" "$lockstep" train $small --experts-per-token 5 \
+    --steps 1
 expect_text 2 "--experts applies only to --model mixtral; gpt has no experts" "$lockstep" train --model gpt \
     --experts 4 $data --steps 1
 expect_text 2 "--router-loss applies only to --model mixtral; llama has no experts" "$lockstep" train --model llama \

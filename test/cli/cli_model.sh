@@ -79,7 +79,7 @@ refused 'no such file' ./none.so
 refused 'no such file' none.so
 refused "is not one of" nothing
 echo 'this is text' > text.so
-refused './text.so: it cannot be loaded' ./text.so
+refused './text.so: cannot be loaded' ./text.so
 echo 'int unrelated;' > empty.c
 build empty.c -o empty.so
 refused 'does not export a model: define one with LK_EXPORT_MODEL' ./empty.so
@@ -101,7 +101,7 @@ refused 'undefined symbol: missing' ./undefined.so
 # A file that is cut anywhere.
 for bytes in 30 64 500 5000; do
     head -c $bytes mine.so > cut.so
-    refused './cut.so: it cannot be loaded' ./cut.so
+    refused './cut.so: cannot be loaded' ./cut.so
 done
 
 # Outputs that do not fit the data.
@@ -116,7 +116,7 @@ refused "--model ./narrow.so --data synthetic:3x16x16: $text" ./narrow.so
 model images 'lk_conv2d(x, "conv", 10, 3)'
 refused 'the model returns a tensor with 4 axes; expected (N, 10), since the data has 10 classes' ./images.so
 model none '(lk_tensor){0}'
-refused 'the model does not return a tensor' ./none.so
+refused 'the model must return a tensor' ./none.so
 
 # Another model than that of the checkpoint: both are named.
 for other in cnn ./narrow.so; do
@@ -132,7 +132,7 @@ code=0
 # The model's own error, with the option that it comes from.
 code=0
 "$LOCKSTEP" train --model ./mine.so --data synthetic:64 --steps 1 > out.txt 2> err.txt || code=$?
-[ $code = 2 ] && grep -q 'takes images (N, channels, height, width), not 2 axes' err.txt ||
+[ $code = 2 ] && grep -q 'takes images (N, channels, height, width), not a tensor with 2 axes' err.txt ||
     fail "flat data: $code $(cat err.txt)"
 
 # Ranks with different models do not train together.

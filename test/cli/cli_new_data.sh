@@ -50,11 +50,11 @@ rows 1 4 2 | awk -F, -v OFS=, '{ print $3, NR == 1 ? "id" : NR, $4, $1, $2 }' > 
 same "columns in another order" "$(chosen 1 4 2)" csv:shuffled.csv
 rows 1 4 | sed '3s/[a-z]*$//' > empty.csv
 same "an empty label" "$(chosen 1; chosen 4 | without_label)" csv:empty.csv
-expect 2 "line 3, column 4 \('kind'\): the value is missing" "$LOCKSTEP" eval --load run --data csv:empty.csv
+expect 2 "line 3, column 4 \('kind'\): missing value" "$LOCKSTEP" eval --load run --data csv:empty.csv
 expect 2 "unlabelled.csv has no column 'kind' for the label" "$LOCKSTEP" eval --load run --data csv:unlabelled.csv
 rows 1 2 4 | sed '3s/cow/crow/' > crow.csv
 pattern="crow.csv: line 3, column 4 \('kind'\): 'crow' is not a class of the training data "
-pattern+="\(did you mean 'cow'\?\): known are 'ant', 'bee', 'cow'; --unknown-label skip"
+pattern+="\(did you mean 'cow'\?\): expected one of 'ant', 'bee', 'cow'; --unknown-label skip"
 for command in eval predict; do
     expect 2 "$pattern" "$LOCKSTEP" $command --load run --data csv:crow.csv
 done
@@ -110,8 +110,8 @@ expect 0 "" "$LOCKSTEP" eval --load run-price --data csv:few.csv --threads 1 # t
 grep -q "mae" out.txt || complain "a regression: $(cat out.txt)"
 expect 2 "unknown-label applies only to class labels; this model predicts numbers" "$LOCKSTEP" eval --load \
     run-price --data csv:few.csv --unknown-label skip
-expect 2 "'100000' is not a class of the training data: known are '1', '2', '3', '4', '5'" "$LOCKSTEP" eval --load \
-    run-stars --data csv:price.csv --unknown-label refuse
+expect 2 "'100000' is not a class of the training data: expected one of '1', '2', '3', '4', '5'" "$LOCKSTEP" \
+    eval --load run-stars --data csv:price.csv --unknown-label refuse
 expect 0 "" train --data csv:price.csv --loss cross_entropy --save run-forced
 grep -q "treated as" err.txt && complain "nothing was inferred: $(cat err.txt)"
 expect 0 "" "$LOCKSTEP" info run-forced
@@ -160,7 +160,7 @@ printf '\000\003' | npy y3.npy '|u1' '2,'
 expect 2 "y3.npy: row 1: '3' is not a class of the training data: classes are 0 to 2" "$LOCKSTEP" eval --load run \
     --data npy:x0.npy,y3.npy
 same "arrays of known classes" "$(chosen 3)" npy:x0.npy,y3.npy --unknown-label skip
-expect 2 "npy:x0.npy has no labels, which a loss needs" "$LOCKSTEP" eval --load run --data npy:x0.npy
+expect 2 "npy:x0.npy has no labels, so there is no loss" "$LOCKSTEP" eval --load run --data npy:x0.npy
 
 # ---- a folder ----
 if [ -d "$SOURCE_DIR/test/golden/images" ] && "$LOCKSTEP" info 2> /dev/null | grep -q "png"; then

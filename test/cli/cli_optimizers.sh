@@ -71,11 +71,12 @@ one=$(state --optimizer lion)
     complain "the plan does not show the settings"
 
 # ---- mistakes ----
-expect_text 2 "--alpha belongs to --optimizer rmsprop" "$LOCKSTEP" train $job_options --alpha 0.5
-expect_text 2 "--centered belongs to --optimizer rmsprop" "$LOCKSTEP" train $job_options --optimizer lion --centered
-expect_text 2 "--epsilon belongs to --optimizer adam, adamw, rmsprop, adagrad" "$LOCKSTEP" train $job_options \
+expect_text 2 "--alpha applies only to --optimizer rmsprop" "$LOCKSTEP" train $job_options --alpha 0.5
+expect_text 2 "--centered applies only to --optimizer rmsprop" "$LOCKSTEP" train $job_options --optimizer lion \
+    --centered
+expect_text 2 "--epsilon applies only to --optimizer adam, adamw, rmsprop, adagrad" "$LOCKSTEP" train $job_options \
     --optimizer lion --epsilon 1e-6
-expect_text 2 "--momentum belongs to --optimizer sgd, rmsprop" "$LOCKSTEP" train $job_options --optimizer adagrad \
+expect_text 2 "--momentum applies only to --optimizer sgd, rmsprop" "$LOCKSTEP" train $job_options --optimizer adagrad \
     --momentum 0.5
 expect_text 2 "--betas takes two numbers" "$LOCKSTEP" train $job_options --optimizer lion --betas 0.9
 expect_text 2 "--alpha: 1 is out of range" "$LOCKSTEP" train $job_options --optimizer rmsprop --alpha 1

@@ -60,7 +60,7 @@ cmp -s shared/model.safetensors replicated/model.safetensors || complain "stages
 # ---- mistakes ----
 expect 2 "has 9 pipeline stages, but the model can be cut into at most" "$lockstep" train --model mlp --data synthetic \
     --steps 1 --mesh pipeline=9
-expect 2 "have different stages of the model, on several hosts, so they cannot share their state" "$lockstep" plan \
+expect 2 "have different stages of the model on several hosts, so they cannot share their state" "$lockstep" plan \
     $small --mesh pipeline=2,data=2 --nnodes 2 --state shared
 expect 2 "sums over all" "$lockstep" train --model resnet20 --data synthetic --batch 8 --threads 1 --steps 1 \
     --sync-batchnorm --reproducible --mesh pipeline=2

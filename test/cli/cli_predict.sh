@@ -70,10 +70,10 @@ done
 expect_text 2 "none of its 1 images" "$LOCKSTEP" predict --load run --threads 1 text.png --skip-broken
 expect_text 2 "nowhere.png: cannot open: No such file" "$LOCKSTEP" predict --load run nowhere.png
 mkdir empty
-expect_text 2 "empty: the directory has no PNG or JPEG file" "$LOCKSTEP" predict --load run empty
+expect_text 2 "empty: the directory has no PNG or JPEG files" "$LOCKSTEP" predict --load run empty
 expect_text 2 "image files and --data are mutually exclusive" "$LOCKSTEP" predict --load run --data folder:set large.png
 "$LOCKSTEP" train --model mlp --steps 2 --threads 1 --save numbers 2> /dev/null
-expect_text 2 "large.png: the model in numbers reads features, not images" "$LOCKSTEP" predict --load numbers large.png
+expect_text 2 "large.png: the model in numbers takes features, not images" "$LOCKSTEP" predict --load numbers large.png
 expect_text 2 "large.png: image files need a checkpoint directory" "$LOCKSTEP" predict --load run/model.safetensors \
     --model cnn large.png
 for option in "--holdout 0.1" "--cache kept"; do expect_text 2 "image files do not use it" "$LOCKSTEP" predict --load \

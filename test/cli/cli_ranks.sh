@@ -131,7 +131,7 @@ once() { # once PATTERN ARGUMENTS…
 }
 once 'unknown data set: nothing' --data nothing
 once '--reproducible with 3 ranks: .* 2 leaves.* --leaves 3 or more' --reproducible --leaves 2
-once 'no CIFAR-10 in nowhere' --data cifar10:nowhere
+once 'CIFAR-10 not found in nowhere' --data cifar10:nowhere
 once 'data_batch_3.bin: record 1, .* has label 11' --data cifar10:labels
 once 'cnn needs images' --data synthetic:64
 once 'batch 2 for 3 ranks' --batch 2

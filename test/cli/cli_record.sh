@@ -31,7 +31,7 @@ printf 'a,b,label\n1,2,x\n2,1,y\n3,5,x\n4,2,y\n' > few.csv
 expect 0 "" "$lockstep" train --model mlp --data csv:few.csv --holdout 0.5 --steps 1 --batch 2 --threads 1 --save few
 cd elsewhere || exit 1
 expect 2 \
-    "csv:few.csv is the data that ../few records, relative to the directory of that run; give another with --data" \
+    "csv:few.csv is the data path recorded in ../few, relative to the directory of that run; give another path" \
     "$lockstep" eval --load ../few
 expect 0 "" "$lockstep" eval --load ../few --data csv:../few.csv --holdout 0.5
 cd "$work" || exit 1
@@ -64,14 +64,14 @@ awk -F, 'NF != 17 { exit 1 }' out.txt || complain "a CSV with more names than va
 expect 0 "" "$lockstep" predict --load run --threads 1 --count 2 --top 2
 grep -Eq '^     0  [0-4] [0-9.]+ %, [0-4] [0-9.]+ %  (right|wrong)' out.txt || complain "predict: $(cat out.txt)"
 expect 2 "json and --csv are mutually exclusive" "$lockstep" predict --load run --json --csv
-expect 2 "first 75: there are 75 samples" "$lockstep" predict --load run --first 75
+expect 2 "first 75 is out of range: there are 75 samples" "$lockstep" predict --load run --first 75
 
 expect 2 "model cnn: run holds a different model \(--model mlp\)" "$lockstep" eval --load run --model cnn
 expect 2 "hidden 32: run holds a different model \(--hidden 24\)" "$lockstep" predict --load run --hidden 32
-pattern="run/step-00000020 was trained on samples of features f32 \(20\) with 5 classes; "
+pattern="run/step-00000020 was trained on samples of features f32 \(20\) with 5 classes, but "
 pattern+="the data set synthetic has features f32 \(30\) with 5 classes"
 expect 2 "$pattern" "$lockstep" eval --load run --data synthetic:30,classes=5
-expect 2 "with 5 classes; .* with 6 classes" "$lockstep" eval --load run --data synthetic:20,classes=6
+expect 2 "with 5 classes, .* with 6 classes" "$lockstep" eval --load run --data synthetic:20,classes=6
 expect 0 "" "$lockstep" eval --load run --data synthetic:20,classes=5,count=100,seed=3 --threads 1
 expect 0 "" "$lockstep" eval --load run --data synthetic:20,classes=4,count=100 --threads 1
 
@@ -114,7 +114,7 @@ for damage in 'rm both/step-00000020/model.safetensors' 'truncate -s 500 both/st
     cp -r both kept
     $damage
     expect 0 "skipping a checkpoint: both/step-00000020/" "$lockstep" eval --load both --threads 1
-    expect 2 "step 20 of both is damaged: this is the newest intact one" "$lockstep" info both
+    expect 2 "step 20 of both is damaged: the newest intact step is shown" "$lockstep" info both
     grep -q '^step  *10$' out.txt || complain "info after $damage: $(cat out.txt)"
     expect 0 "resumed both at step 10 of 20" "$lockstep" train --save both --resume auto --threads 1
     rm -r both && mv kept both
@@ -136,7 +136,8 @@ for command in eval predict; do
         $command --load alone.safetensors --model mlp
     expect 2 "^lockstep $command: --load alone.safetensors contains only weights: --model is missing$" "$lockstep" \
         $command --load alone.safetensors --data synthetic
-    expect 2 "--model and --data are missing; --load run, its checkpoint, records both$" "$lockstep" $command --load \
+    expect 2 "--model and --data are missing; use --load run, the checkpoint, which records both$" "$lockstep" \
+        $command --load \
         run/model.safetensors
 done
 expect 2 "^lockstep generate: --load run: this is a checkpoint of --model mlp, which does not generate text" \
@@ -202,7 +203,7 @@ sed -i '60s/^[0-9]*/99/' copy.csv
 other_data "$changed" -n 2
 same_data # since the last save
 echo 1.5,2.5,1 >> copy.csv
-other_data 'the training set is not the one that changed was trained on: it has 101 samples, but had 100'
+other_data 'the training set is not the one that changed was trained on: it has 101 samples, but that one had 100'
 awk 'BEGIN { for (i = 0; i < 20000; i++) printf "%c", 97 + i * i % 23 }' > words.txt
 begin_data --model gpt --layers 1 --width 8 --heads 1 --context 8 --data text:words.txt --tokenizer byte
 same_data
@@ -254,7 +255,7 @@ npy samples.npy 64 4 && npy wide.npy 64 500 && npy narrow.npy 64 1
 expect 0 "" "$lockstep" train --model mlp --hidden 4 --loss mse --data npy:samples.npy,wide.npy --steps 1 --threads 1 \
     --save wide
 for command in "eval --load wide" "predict --load wide" "train --resume wide --steps 2"; do
-    expect 2 'trained on samples of .* and 500 numbers to predict; the data set .* and 1 number to predict' \
+    expect 2 'trained on samples of .* and 500 numbers to predict, but the data set .* and 1 number to predict' \
         "$lockstep" $command --threads 1 --data npy:samples.npy,narrow.npy --holdout 0.25
 done
 
@@ -279,7 +280,7 @@ expect 2 'is not a class of the training data' "$lockstep" predict --load latin 
 sed -i 's/cat/emu/' kinds.csv
 expect 2 "'emu' is not a class of the training data" "$lockstep" predict --load kinds --threads 1
 pattern="kinds.csv: line 2, column 2 \('kind'\): 'emu' is not a class of the training data: "
-pattern+="known are 'cat', 'dog', 'fox'"
+pattern+="expected one of 'cat', 'dog', 'fox'"
 for ranks in "" "-n 2" "-n 2 --unknown-label refuse"; do
     # shellcheck disable=SC2086
     expect 2 "$pattern" "$lockstep" train $ranks --save kinds --resume auto --threads 1 --steps 5
@@ -350,7 +351,8 @@ expect 0 "" "$lockstep" train --model cnn ${cnn/classes=4/classes=3} --init-part
     'fc1.*:lr=0.5,decay=0' --group 'fc2.weight:frozen' --save three --json
 grep -q "6 tensors loaded: conv1.weight, conv1.bias, conv2.weight, conv2.bias, fc1.weight, fc1.bias$" err.txt ||
     complain "loaded: $(cat err.txt)"
-pattern="2 tensors different, and not loaded: fc2.weight is (4×512) in the file and (3×512) in the model, "
+pattern="2 tensors with a different shape or type, not loaded: fc2.weight is (4×512) in the file and "
+pattern+="(3×512) in the model, "
 pattern+="fc2.bias is (4) in the file and (3) in the model$"
 grep -q "$pattern" err.txt || complain "not loaded: $(cat err.txt)"
 pattern='"init_partial": {"loaded": \["conv1.weight", .*"fc1.bias"\], "missing": \[\], '
@@ -368,10 +370,10 @@ expect 2 'no parameter matches "conv1.wieght"; the nearest name is "conv1.weight
     -n 2 --group 'conv1.wieght:lr=2'
 expect 2 'no parameter matches "fc1\.running\*"' "$lockstep" plan --model cnn $cnn --freeze 'fc1.running*'
 expect 2 "expected PATTERN:SETTINGS" "$lockstep" train --model cnn $cnn --group 'fc1.*'
-expect 2 "'rate=3': settings are lr=FACTOR, decay=X and frozen" "$lockstep" train --model cnn $cnn --group \
+expect 2 "'rate=3': expected lr=FACTOR, decay=X or frozen" "$lockstep" train --model cnn $cnn --group \
     'fc1.*:rate=3'
-expect 2 "a factor of 0 trains nothing: write frozen" "$lockstep" train --model cnn $cnn --group 'fc1.*:lr=0'
-expect 2 "lr is a factor" "$lockstep" train --model cnn $cnn --group 'fc1.*:lr=fast'
+expect 2 "with lr=0 nothing is trained: use frozen" "$lockstep" train --model cnn $cnn --group 'fc1.*:lr=0'
+expect 2 "lr multiplies the learning rate" "$lockstep" train --model cnn $cnn --group 'fc1.*:lr=fast'
 expect 2 "a pattern is empty" "$lockstep" train --model cnn $cnn --freeze 'fc1.*;'
 expect 2 "share no tensor" "$lockstep" train --model cnn $cnn --init-partial run
 expect 2 "init-partial are mutually exclusive" "$lockstep" train --model cnn $cnn --init-partial four --init four
@@ -384,7 +386,7 @@ field lr < rates.jsonl | awk \
     '{ s = NR - 1; want = s < 8 ? 0.4 * (s + 1) / 8 : 0.05 + 0.35 * (1 + cos(3.141592653589793 * (s - 8) / 32)) / 2
     d = $1 - want; if (d > 1e-12 || d < -1e-12) { print "step " s ": " $1 ", expected " want; exit 1 } }
     END { exit NR != 40 }' || complain "rates of the cosine"
-expect 2 "lr-min belongs to --schedule cosine" "$lockstep" train --model mlp --lr-min 0.1
+expect 2 "lr-min requires --schedule cosine" "$lockstep" train --model mlp --lr-min 0.1
 expect 2 "lr-min 0.1 is above the learning rate 0.001" "$lockstep" train --model mlp --schedule cosine --lr-min 0.1
 expect 0 "" "$lockstep" train --model mlp --schedule cosine --lr 0.05 --lr-min 0.1 --lr-scale linear --batch 256 \
     --steps 2 --threads 1

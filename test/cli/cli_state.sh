@@ -51,7 +51,7 @@ same whole again
 train 2 moved --steps 2 --state shared --keep-cores $mlp
 "$LOCKSTEP" train --threads 1 --save moved --resume auto --backend tcp --steps 4 > out.txt 2>&1 ||
     { cat out.txt >&2; exit 1; }
-grep -q 'which the checkpoint records, is not supported here; the state is replicated: the ranks share no memory' \
+grep -q 'which the checkpoint records, is not supported here; the state is replicated: the ranks do not share memory' \
     out.txt
 "$LOCKSTEP" train --threads 1 --save moved --resume auto --steps 8 > out.txt 2>&1 || { cat out.txt >&2; exit 1; }
 ! grep -q 'not supported' out.txt
@@ -114,6 +114,6 @@ refuse() { # refuse TEXT COMMAND...
     if [ "$code" != 2 ] || ! grep -q "$text" out.txt; then echo "exit status $code, no '$text' in:"; cat out.txt; exit \
         1; fi
 }
-refuse "share no memory" "$LOCKSTEP" train -n 2 --model mlp --steps 1 --backend tcp --state shared
+refuse "do not share memory" "$LOCKSTEP" train -n 2 --model mlp --steps 1 --backend tcp --state shared
 refuse "cannot use: plan it" env LOCKSTEP_DEVICE=guarded "$LOCKSTEP" train -n 2 --model mlp --steps 1 --state shared
 refuse "not one of auto|shared|replicated" "$LOCKSTEP" train --model mlp --state common

@@ -70,7 +70,7 @@ mlp="--model mlp --batch 24 --reproducible --clip 0.5 --eval-every -1"
     says "state replicated: the ranks are on hosts with different numbers of ranks"
     same whole unequal
     train_hosts 3 1 apart --steps 8 $mlp
-    says "state replicated: the ranks are each alone on their host"
+    says "state replicated: the ranks are each on a different host"
     same whole apart
     # All on one host.
     train_hosts 3 3 together --steps 8 $mlp
@@ -85,8 +85,8 @@ refuse() { # refuse TEXT RANKS EACH OPTIONS...
     [ "$code" = 2 ] || fail "exit status $code"
     says "$text"
 }
-refuse "the ranks number 3 on each host, and sums keep their order only with a power of two, so they cannot share" 6 3 \
-    --model mlp --steps 1 --state shared
+refuse "ranks number 3 on each host, but sums keep their order only if that is a power of two, so they cannot share" \
+    6 3 --model mlp --steps 1 --state shared
 refuse "are on hosts with different numbers of ranks" 3 2 --model mlp --steps 1 --state shared
 
 plan() { "$LOCKSTEP" plan --model mlp --batch 24 "$@" > out.txt 2>&1 || fail "plan $*"; }
@@ -97,15 +97,15 @@ says "reduce_scatter on every host, then all_reduce of the slices between hosts"
 plan -n 8 --nnodes 2 --sections
 says "reduce_scatter sum over ranks, group data by host, parts 4(bucket0)"
 plan -n 6 --nnodes 2
-says "^the state is replicated: the ranks number 3 on each host, and sums keep their order only with a power of two"
+says "^the state is replicated: the ranks number 3 on each host, but sums keep their order only if that is a power"
 plan -n 6 --nnodes 2 --reproducible
 says "^the state is shared by the 3 ranks of each of 2 hosts"
 plan -n 6 --nnodes 2 --reproducible --leaves 6
-says "^the state is replicated: the ranks of a host do not hold a whole subtree of the 6 leaves"
+says "^the state is replicated: the ranks on a host do not hold a complete subtree of the 6 leaves"
 plan -n 5 --nnodes 2
-says "^the state is replicated: the ranks are on 2 hosts, with different numbers of ranks"
+says "^the state is replicated: the ranks are on 2 hosts with different numbers of ranks"
 plan -n 2 --nnodes 2
-says "^the state is replicated: the ranks are each alone on their host"
+says "^the state is replicated: the ranks are each on a different host"
 plan -n 8 --nnodes 2 --state replicated
 says "^the state is replicated, as requested"
 plan -n 8 --nnodes 2 --json

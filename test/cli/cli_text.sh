@@ -70,7 +70,7 @@ tail -n 20 input.txt > folder/b.txt
     same_everywhere classes $gpt --model encoder --data jsonl:corpus.jsonl --text-field body --label kind --tokenizer \
         byte --context 60 --epochs 3
     expect 0 "" "$LOCKSTEP" data tokenize corpus.jsonl --field body --tokenizer tokenizer.json --out tokens.bin
-    grep -q "tokens.bin: [0-9]* tokens (u16) of 40 documents, [0-9]* bytes of text; .*tokens/s" out.txt ||
+    grep -q "tokens.bin: [0-9]* tokens (u16) from 40 documents, [0-9]* bytes of text; .*tokens/s" out.txt ||
         complain "tokenize says: $(cat out.txt)"
     same_everywhere tokens $gpt --data tokens:tokens.bin --packing documents --holdout 0.1
 
@@ -161,12 +161,12 @@ expect 2 "is one of the texts" "$LOCKSTEP" data tokenize folder --tokenizer byte
 expect 2 "nowhere.txt" "$LOCKSTEP" data tokenize nowhere.txt --tokenizer byte --out new.bin
 expect 2 "--tokenizer is missing" "$LOCKSTEP" data tokenize input.txt --out new.bin
 expect 2 "--out is missing" "$LOCKSTEP" data tokenize input.txt --tokenizer byte
-expect 2 "input.txt: cannot create the directory: a file of that name exists" "$LOCKSTEP" data tokenize input.txt \
+expect 2 "input.txt: cannot create the directory: a file with that name exists" "$LOCKSTEP" data tokenize input.txt \
     --tokenizer byte --out input.txt/new.bin
 expect 0 "" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out no/such/bytes.bin
 [ -s no/such/bytes.bin ] || complain "data tokenize does not create the directory of --out"
-expect 2 "--dir is an option of .data get" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out new.bin --dir x
-expect 2 "--out is an option of .data tokenize" "$LOCKSTEP" data get mnist --out x
+expect 2 "--dir applies only to .data get" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out new.bin --dir x
+expect 2 "--out applies only to .data tokenize" "$LOCKSTEP" data get mnist --out x
 expect 2 "did you mean .data tokenize" "$LOCKSTEP" data tokenise input.txt
 (
     ulimit -f 2
@@ -209,7 +209,7 @@ refuse 'broken.jsonl: line 7, byte [0-9]*: expected' jsonl:broken.jsonl --text-f
 printf 'x' >> plain.bin
 refuse 'plain.bin has [0-9]* bytes, which is not a whole number of 2-byte tokens' tokens:plain.bin --vocabulary 300
 { printf '\x88\xd8\x34\x01\x02\0\0\0'; head -c 2000 /dev/zero; } > version.bin
-refuse "version.bin has llm.c's header 20240520 in version 2" tokens:version.bin --vocabulary 300
+refuse "version.bin has an llm.c header 20240520 of version 2" tokens:version.bin --vocabulary 300
 refuse 'tokenized with a vocabulary of 257, but the tokenizer byte has 256' tokens:tokens.bin --tokenizer byte
 { head -c 1064 tokens.bin; printf '\x01\x01'; tail -c +1067 tokens.bin; } > beyond.bin
 refuse 'beyond.bin: token 20 is 257, but the vocabulary has 257 tokens' tokens:beyond.bin --batch 2000 --holdout 0.1

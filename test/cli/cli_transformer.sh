@@ -119,7 +119,7 @@ total --memory "$least" > plan.json || fail "a budget of $least: $(cat err.txt)"
     fail "a budget of $least: $(cat plan.json)"
 refuse 'MiB is needed' plan --model gpt --layers 6 --heads 2 --width 64 --context 64 --batch 16 --memory \
     $((least - 1))
-refuse '--recompute-blocks 7: gpt has 6 blocks' plan --model gpt --recompute-blocks 7
+refuse '--recompute-blocks 7: gpt has only 6 blocks' plan --model gpt --recompute-blocks 7
 refuse 'even with blocks recomputed, at least [0-9.]* MiB is needed' plan --model gpt --memory 1MiB
 refuse "--memory 'much': expected a number" plan --model gpt --memory much
 refuse 'remove --recompute' plan --model gpt --memory 1GiB --recompute

@@ -45,7 +45,7 @@ for from in '' before; do
     kill_after 300
     wait $job || complain "killed twice: exit status $?: $(grep -vE '^(saved|epoch)' run.txt)"
     job=
-    grep -q 'rank 1 failed first: signal 9' run.txt && grep -q 'starting all ranks again: restart 2 of 2' run.txt ||
+    grep -q 'rank 1 failed first: signal 9' run.txt && grep -q 'restarting all ranks: restart 2 of 2' run.txt ||
         complain "killed twice: $(grep -vE '^(saved|epoch)' run.txt)"
     [ "$(grep -c '^resumed run at step' run.txt)" = 2 ] ||
         complain "killed twice: not resumed: $(grep -vE '^(saved|epoch)' run.txt)"
@@ -62,14 +62,14 @@ kill_after 100
 wait $job
 code=$?
 job=
-[ $code = 137 ] && [ "$(grep -c 'starting all ranks again' run.txt)" = 1 ] ||
+[ $code = 137 ] && [ "$(grep -c 'restarting all ranks' run.txt)" = 1 ] ||
     complain "one restart, two failures: exit status $code: $(grep -vE '^(saved|epoch)' run.txt)"
 
 "${train[@]}" --steps 5 --max-restarts 1 > out.txt 2>&1 || complain "without --save: $(cat out.txt)"
-grep -q 'without --save, restarted ranks start from the beginning' out.txt || complain "without --save: $(cat out.txt)"
+grep -q 'without --save, restarted ranks start from scratch' out.txt || complain "without --save: $(cat out.txt)"
 "${train[@]}" --steps 5 --max-restarts 3 --data nothing > out.txt 2>&1
 code=$?
-[ $code = 2 ] && ! grep -q 'again: restart' out.txt || complain "a mistake: exit status $code: $(cat out.txt)"
+[ $code = 2 ] && ! grep -q 'restarting all ranks' out.txt || complain "a mistake: exit status $code: $(cat out.txt)"
 "$LOCKSTEP" train --model mlp --data synthetic:64,count=200 --max-restarts 1 --steps 1 > out.txt 2>&1
 code=$?
 [ $code = 2 ] && grep -q -- '--max-restarts requires -n N' out.txt ||

@@ -104,7 +104,7 @@ step -N 2 -n 4 sh -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS exec "$0" - 0.
     complain "RANK by hand: $(cat "$work/out")"
 export LOCKSTEP_TOKEN_FILE=$work/token
 step -N 2 -n 4 "$work/ranks" - 0.2 1000 && complain "two nodes without an address: $(cat "$work/out")"
-[ "$(grep -c "rank 0's address is not given: set MASTER_ADDR" "$work/out")" = 4 ] ||
+[ "$(grep -c "rank 0's address is not known: set MASTER_ADDR" "$work/out")" = 4 ] ||
     complain "two nodes without an address: $(cat "$work/out")"
 export MASTER_ADDR=10.80.0.1 LOCKSTEP_PORT=4000-4060
 step -N 2 -n 4 --ntasks-per-node=2 "$work/ranks" - 0.2 100000; right "two nodes, two tasks each" 2 2 mixed

@@ -311,7 +311,7 @@ static void the_environment_gives_rank_and_size_or_an_error(void)
               strstr(text, "a token of 1 characters"),
           "on several: %s", text);
     CHECK(FIND_IDENTITY("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j") == LK_EINVAL &&
-              strstr(text, "started by one lockstep run on each, which makes no token") &&
+              strstr(text, "started by a separate lockstep run on each, which do not share a token") &&
               strstr(text, "openssl rand -hex 16 >") && !strstr(text, "not started by"),
           "lockstep run --nnodes: %s", text);
     CHECK(FIND_IDENTITY("RANK", "0", "WORLD_SIZE", "2", "LOCKSTEP_TOKEN_FILE", "/dev/null") == LK_EINVAL &&
@@ -330,7 +330,7 @@ static void the_environment_gives_rank_and_size_or_an_error(void)
           lk_context_error(context));
     config.address = "10.0.0.1";
     CHECK(lk__identity_find(context, &config, &identity) == LK_EINVAL &&
-              strstr(lk_context_error(context), "the program gives rank 0's address, 10.0.0.1"),
+              strstr(lk_context_error(context), "the program sets rank 0's address, 10.0.0.1"),
           "%s", lk_context_error(context));
     lk_context_free(context);
 }
@@ -359,7 +359,8 @@ static void *spawn_in_thread(void *user)
 {
     lk_spawn_result result;
     lk_status       status = lk_spawn(2, run_spawned, user, &result);
-    CHECK(status == LK_EINVAL && strstr(result.text, "threads, and a forked rank would have one"), "%s", result.text);
+    CHECK(status == LK_EINVAL && strstr(result.text, "threads, of which a forked rank would have only one"), "%s",
+          result.text);
     return NULL;
 }
 

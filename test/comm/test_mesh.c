@@ -193,16 +193,15 @@ static void a_text_that_is_no_mesh_is_explained(void)
         {"data=2,", 0, 0, LK_EINVAL, "has no name"},
         {"=2", 0, 0, LK_EINVAL, "has no name"},
         {"data", 0, 0, LK_EINVAL, "the mesh's data axis has no extent: give its number of ranks, as in data=2"},
-        {"data=", 0, 0, LK_EINVAL,
-         "the extent of the mesh's data axis is '': expected a number of ranks of at least 1"},
+        {"data=", 0, 0, LK_EINVAL, "the extent of the mesh's data axis is '': expected the number of ranks, 1 or more"},
         {"data=0", 0, 0, LK_EINVAL, "data axis is '0'"},
         {"data=-2", 0, 0, LK_EINVAL, "data axis is '-2'"},
         {"data=2x", 0, 0, LK_EINVAL, "data axis is '2x'"},
-        {"data=99999999999999999999", 0, 0, LK_EINVAL, "expected a number of ranks"},
+        {"data=99999999999999999999", 0, 0, LK_EINVAL, "expected the number of ranks"},
         {"data=2,tensor=4,data=2", 0, 0, LK_EINVAL, "the mesh names the data axis twice"},
         {"tensr=2", 0, 0, LK_EINVAL, "a mesh has no axis 'tensr' (did you mean tensor?)"},
         {"dp=2", 0, 0, LK_EINVAL, "a mesh has no axis 'dp'; its axes are data, shard, tensor, pipeline and expert"},
-        {"data=65536,tensor=65536", 0, 0, LK_EINVAL, "more ranks than can be numbered"},
+        {"data=65536,tensor=65536", 0, 0, LK_EINVAL, "the mesh has too many ranks"},
         {"data=2,tensor=4", 6, 0, LK_EMISMATCH,
          "the mesh data=2,tensor=4 has 8 ranks, but there are 6: the product of its extents must be the number of "
          "ranks"},
@@ -298,13 +297,13 @@ static void differ_in_lists(rank_test *t)
     unsigned sets[] = {t->rank == 2 ? LK_AXIS_DATA : LK_AXIS_TENSOR};
     CHECK(lk_mesh_create_groups(mesh, sets, 1) == LK_EMISMATCH &&
               strstr(lk_context_error(t->context),
-                     "rank 2 has a different mesh than rank 0, or creates different groups") &&
+                     "rank 2 does not have the same mesh as rank 0, or creates different groups") &&
               strstr(lk_context_error(t->context), "test_mesh.c:"),
           "%s", lk_context_error(t->context));
     lk_mesh_free(mesh);
     mesh = make_mesh(t->context, t->rank == 1 ? "tensor=2,data=2" : "data=2,tensor=2", t->comm, 0);
     CHECK(lk_mesh_create_groups(mesh, (unsigned[]){LK_AXIS_DATA}, 1) == LK_EMISMATCH &&
-              strstr(lk_context_error(t->context), "rank 1 has a different mesh"),
+              strstr(lk_context_error(t->context), "rank 1 does not have the same mesh"),
           "%s", lk_context_error(t->context));
     lk_mesh_free(mesh);
     CHECK(lk_comm_barrier(t->comm, NULL) == LK_OK, "%s", lk_comm_error(t->comm)); /* the group goes on */

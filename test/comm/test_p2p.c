@@ -705,12 +705,12 @@ static void memory_that_cannot_be_shared_is_not(void)
 }
 static void a_rank_without_a_gpu_keeps_all_on_the_host(void)
 {
-    fall_back((p2p_job){.size = 3, .odd = 2, .device = "cpu"}, "rank 2 has no GPU whose memory others can map");
+    fall_back((p2p_job){.size = 3, .odd = 2, .device = "cpu"}, "rank 2 has no GPU whose memory other ranks can map");
 }
 /* On the host's processor. */
 static void without_gpus_it_is_shared_memory(void)
 {
-    fall_back((p2p_job){.size = 2, .odd = -1, .backend = "p2p"}, "rank 0 has no GPU whose memory others can map");
+    fall_back((p2p_job){.size = 2, .odd = -1, .backend = "p2p"}, "rank 0 has no GPU whose memory other ranks can map");
 }
 static void it_can_be_turned_off(void) { fall_back((p2p_job){.size = 2, .odd = -1, .backend = "shm"}, NULL); }
 

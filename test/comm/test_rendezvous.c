@@ -334,7 +334,7 @@ static void a_rank_that_waits_for_rank_0_logs_it(void)
     expect_sum(both, 2);
     CHECK(strstr(early.log, "rank 1 of 2 has waited ") && strstr(early.log, " s for rank 0 at 127.0.0.1:") &&
               strstr(early.log, "connection refused") &&
-              strstr(early.log, "its host is started with: lockstep run --node-rank 0 a {node}"),
+              strstr(early.log, "start its host with: lockstep run --node-rank 0 a {node}"),
           "the log is: %s", early.log);
     CHECK(!late.log[0], "the log is: %s", late.log);
     unsetenv("LOCKSTEP_JOIN_COMMAND");
@@ -425,8 +425,7 @@ static void a_wildcard_address_is_refused(void)
         joiner any = {
             .rank = i % 2, .world = 2, .join_ms = 300, .address = addresses[i / 2], .port = free_port(AF_INET)};
         join_thread(&any);
-        CHECK(any.status == LK_EINVAL && strstr(any.text, "stands for every interface") &&
-                  strstr(any.text, "MASTER_ADDR"),
+        CHECK(any.status == LK_EINVAL && strstr(any.text, "means all interfaces") && strstr(any.text, "MASTER_ADDR"),
               "%s: %s", addresses[i / 2], any.text);
     }
 }

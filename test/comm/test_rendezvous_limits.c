@@ -92,7 +92,8 @@ static void rank_0_reports_that_its_own_descriptors_ran_out(void)
             alarm(60);
             limit_descriptors(100, unix_socket ? 2 : 1); /* for the listeners */
             join_thread(&host);
-            bool right = host.status == LK_EIO && strstr(host.text, "rank 0 of 2 could not accept rank 1") &&
+            bool right = host.status == LK_EIO &&
+                         strstr(host.text, "rank 0 of 2 could not accept a connection from rank 1") &&
                          strstr(host.text, "limit 100") && strstr(host.text, "ulimit -n");
             if (!right) fprintf(stderr, "the error was: %s\n", host.text);
             _exit(right ? 0 : 1);

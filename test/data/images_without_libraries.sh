@@ -44,4 +44,4 @@ T
     { cat out.txt; exit 1; }
 grep -q 'is a PNG file, but this build has no libpng' out.txt || { cat out.txt; exit 1; }
 grep -q 'is a JPEG file, but this build has no libjpeg' out.txt || { cat out.txt; exit 1; }
-grep -q 'folder:.* this build decodes no images; install libpng and libjpeg' out.txt || { cat out.txt; exit 1; }
+grep -q 'folder:.* this build cannot decode images; install libpng and libjpeg' out.txt || { cat out.txt; exit 1; }

@@ -265,7 +265,7 @@ static void what_is_not_supported_is_refused_by_name(void)
     REFUSED(pair("complex.npy", "y.npy"), LK_EFORMAT, "complex");
     REFUSED(pair("scalar.npy", "y.npy"), LK_EFORMAT, "single number");
     REFUSED(pair("empty.npy", "y.npy"), LK_EFORMAT, "no elements");
-    REFUSED(pair("nan.npy", "y.npy"), LK_EFORMAT, "nan.npy: row 3", "NaN", "number 1");
+    REFUSED(pair("nan.npy", "y.npy"), LK_EFORMAT, "nan.npy: row 3", "NaN", "index 1");
     REFUSED(pair("infinite.npy", "y.npy"), LK_EFORMAT, "row 2", "infinite as float32");
     REFUSED("npy:", LK_EINVAL, "npy:X.npy,Y.npy");
     REFUSED("npy:a,b,c", LK_EINVAL, "npy:X.npy,Y.npy");

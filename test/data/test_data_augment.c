@@ -493,7 +493,7 @@ static void invalid_settings_are_refused(void)
 {
     lk_dataset *d = make_images(LK_U8);
     REFUSED(t->resized_crop[0] = 0.5, "random resized crop of 0.5 to 0");
-    REFUSED((t->resized_crop[0] = 0.5, t->resized_crop[1] = 1.5), "up to 1");
+    REFUSED((t->resized_crop[0] = 0.5, t->resized_crop[1] = 1.5), "at most 1");
     REFUSED((t->resized_crop[0] = 0.5, t->resized_crop[1] = 1, t->resized_ratio[0] = 2, t->resized_ratio[1] = 1),
             "ratios");
     REFUSED(t->rotate = 181, "rotation by 181");

@@ -135,9 +135,9 @@ static void slow_workers_time_out_and_freeing_stops_them(void)
     while (lk_loader_next(loader, &b) == LK_ETIMEOUT) continue; /* the machine may be busy */
     CHECK(b.indices[0] == 0 && b.count == 10);
     do { /* until the worker has come to sample 12 */
-        CHECK_FAILS(context, lk_loader_next(loader, &b), LK_ETIMEOUT, "position 10", "have not finished");
+        CHECK_FAILS(context, lk_loader_next(loader, &b), LK_ETIMEOUT, "position 10", "did not finish");
     } while (atomic_load(&s.calls) < 13);
-    CHECK_FAILS(context, lk_loader_next(loader, &b), LK_ETIMEOUT, "sample 12", "position 10", "have not finished");
+    CHECK_FAILS(context, lk_loader_next(loader, &b), LK_ETIMEOUT, "sample 12", "position 10", "did not finish");
     atomic_store(&s.held, false);
     while (lk_loader_next(loader, &b) == LK_ETIMEOUT)
         continue; /* the batch becomes ready later, and is the right one */

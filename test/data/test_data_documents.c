@@ -120,7 +120,7 @@ static void invalid_utf8_is_replaced_and_said(void)
     write_byte_tokenizer(place("tokenizer.json"));
     log_text[0] = 0;
     CHECK_OK(context, open_text("text", text, sizeof text - 1, LK_SPLIT_TRAIN, &o, &d));
-    CHECK(strstr(log_text, "data: 3 sequences of bytes are not UTF-8; each was replaced by U+FFFD"));
+    CHECK(strstr(log_text, "data: 3 invalid UTF-8 sequences were each replaced with U+FFFD"));
     CHECK(lk_dataset_text(d, &info));
     list_tokens(d, true, got);
     for (int64_t i = 0; i + 1 < info.tokens; i++) CHECK(got[i] == (unsigned char)wanted[i]);

@@ -583,7 +583,7 @@ static void damaged_archives_are_refused(void)
     CHECK(!exists("folder/one.bin") && !exists("folder/one.bin.part"));
     malicious_archive("folder/other", '0', 1000, 1000, false);
     start_over(), set = archive_set(&file);
-    CHECK_FAILS(context, get(&set, "good"), LK_EFORMAT, "does not hold folder/");
+    CHECK_FAILS(context, get(&set, "good"), LK_EFORMAT, "does not contain folder/");
     unsigned char block[2048] = {0};
     put_header(block, "folder/one.bin", 3, '0');
     block[3] ^= 1;

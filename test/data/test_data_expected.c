@@ -72,7 +72,7 @@ static void tables_with_some_of_the_classes_keep_their_numbers(void)
     lk_dataset *d;
     CHECK_FAILS(context, open_csv("a,b,c,kind\n1,2,3,cow\n4,5,6,bea\n", &options, &d), LK_EFORMAT,
                 "new.csv: line 3, column 4 ('kind')", "'bea' is not a class of the training data (did you mean 'bee'?)",
-                "known are 'ant', 'bee', 'cow'", "--unknown-label skip");
+                "expected one of 'ant', 'bee', 'cow'", "--unknown-label skip");
     CHECK_FAILS(context, open_csv("a,b,c,kind\n1,2,3,4\n", &options, &d), LK_EFORMAT, "'4' is not a class");
     CHECK_FAILS(context, open_csv("a,b,c,kind\n1,2,3,\n", &options, &d), LK_EFORMAT, "line 2, column 4", "missing");
 }
@@ -94,7 +94,7 @@ static void columns_are_found_by_their_names(void)
     CHECK_FAILS(context, open_csv("a,b,c,kinds\n1,2,3,cow\n", &options, &d), LK_EINVAL, "no column 'kind'",
                 "did you mean 'kinds'");
     CHECK_FAILS(context, open_csv("a,b,c,a,kind\n1,2,3,4,cow\n", &options, &d), LK_EMISMATCH,
-                "two columns of the same name");
+                "two columns with the same name");
     options.label = "b";
     CHECK_FAILS(context, open_csv("a,b,c,kind\n1,2,3,cow\n", &options, &d), LK_EMISMATCH,
                 "column 'b' cannot be the label");
@@ -321,7 +321,8 @@ static void arrays_have_the_types_and_classes_of_training(void)
     CHECK(lk_dataset_field(d, 0)->dtype == LK_I32);
     lk_dataset_free(d);
     write_npy("large.npy", "<i8", "3, 2", (int64_t[]){1, 1, 1, 1, 1, 3000000000}, 48);
-    CHECK_FAILS(context, open_npy("large.npy", "classes.npy", &options, &d), LK_EFORMAT, "row 2 has 3000000000");
+    CHECK_FAILS(context, open_npy("large.npy", "classes.npy", &options, &d), LK_EFORMAT,
+                "row 2 has the value 3000000000");
 }
 
 static void idx_files_have_the_classes_of_training(void)

@@ -88,10 +88,10 @@ static void invalid_cifar_files_are_reported_with_record_and_byte(void)
                 "100 bytes");
     write_file(scratch(file), bytes, 4 * RECORD + 17);
     CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "record 4",
-                "byte 12292", "17 bytes of 3073");
+                "byte 12292", "only 17 of 3073 bytes");
     write_file(scratch(file), bytes, 5 * RECORD - 1);
     CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "record 4",
-                "3072 bytes of 3073");
+                "only 3072 of 3073 bytes");
     bytes[3 * RECORD] = 10;
     write_file(scratch(file), bytes, 5 * RECORD);
     CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "record 3",
@@ -575,11 +575,11 @@ static void arrays_are_copied_or_borrowed_and_labels_checked(void)
     fields[0].rank = 1, data[1] = NULL;
     CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "field 1 (label)");
     data[1] = labels, fields[1].name = "features";
-    CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "two fields named features");
+    CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "two fields are named features");
     fields[1].name = "";
-    CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "without a name");
+    CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "has no name");
     fields[1].name = "label", fields[0].classes = 3;
-    CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "class numbers are i32");
+    CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "class numbers must be i32");
     fields[0].classes = 0, c.fields_count = LK_MAX_FIELDS + 1;
     CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "17");
     c.size = 0;

@@ -150,7 +150,7 @@ static void splits_are_directories_or_held_out(void)
     CHECK_FAILS(context, try_open("split", LK_SPLIT_TRAIN, &hold), LK_EINVAL, "split/test", "hold-out");
     write_image(scratch("split"), "test/zebra/8.png", 1, 4, 4, 8);
     CHECK_FAILS(context, try_open("split", LK_SPLIT_TEST, NULL), LK_EINVAL, "split/test: 'zebra' is not a class",
-                "known are 'x', 'y'");
+                "expected one of 'x', 'y'");
     lk_open_options skip = LK_OPEN_OPTIONS_INIT;
     skip.skip_unknown = true;
     logged[0] = 0;
@@ -295,13 +295,13 @@ static void mistakes_are_named(void)
     write_file(scratch("file"), "x", 1);
     CHECK_FAILS(context, try_open("file", LK_SPLIT_TRAIN, NULL), LK_EINVAL, "this is a file");
     mkdir(scratch("empty"), 0777);
-    CHECK_FAILS(context, try_open("empty", LK_SPLIT_TRAIN, NULL), LK_EINVAL, "empty", "no subdirectory");
+    CHECK_FAILS(context, try_open("empty", LK_SPLIT_TRAIN, NULL), LK_EINVAL, "empty", "no subdirectories");
     mkdir(scratch("empty/a"), 0777);
     CHECK_FAILS(context, try_open("empty", LK_SPLIT_TRAIN, NULL), LK_EINVAL, "only one class (a)");
     mkdir(scratch("empty/b"), 0777);
-    CHECK_FAILS(context, try_open("empty", LK_SPLIT_TRAIN, NULL), LK_EINVAL, "class a has no PNG or JPEG file");
+    CHECK_FAILS(context, try_open("empty", LK_SPLIT_TRAIN, NULL), LK_EINVAL, "class a has no PNG or JPEG files");
     write_image(scratch("empty"), "a/1.png", 3, 4, 4, 1);
-    CHECK_FAILS(context, try_open("empty", LK_SPLIT_TRAIN, NULL), LK_EINVAL, "class b has no PNG or JPEG file");
+    CHECK_FAILS(context, try_open("empty", LK_SPLIT_TRAIN, NULL), LK_EINVAL, "class b has no PNG or JPEG files");
     lk_dataset *d;
     CHECK_FAILS(context, lk_dataset_open(context, "folder:", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL, "folder:DIR");
     CHECK_FAILS(context, lk_dataset_open(context, "folder", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL, "folder:DIR");

@@ -465,18 +465,18 @@ static void invalid_configs_are_refused(void)
     } while (0)
     REFUSED(c.size = 3, "LK_LOADER_CONFIG_INIT");
     REFUSED(c.dataset = NULL, "data set");
-    REFUSED(c.batch = 0, "batch of 0");
-    REFUSED(c.batch = -5, "batch of -5");
+    REFUSED(c.batch = 0, "batch size is 0");
+    REFUSED(c.batch = -5, "batch size is -5");
     REFUSED(c.batch = INT64_MAX, "too large to address");
     REFUSED(c.dtype = LK_I32, "i32");
-    REFUSED(c.workers = -1, "-1 workers");
-    REFUSED(c.workers = 100000, "100000 workers");
+    REFUSED(c.workers = -1, "workers is -1");
+    REFUSED(c.workers = 100000, "workers is 100000");
     REFUSED(c.prefetch = 3, "needs at least one worker");
     REFUSED(c.timeout_ms = 0, "timeout");
     REFUSED((c.drop_last = true, c.batch = 11), "no full batch of 11");
     REFUSED(c.parts = -1, "-1 parts");
     REFUSED((c.parts = INT_MAX, c.last_part = 1), "2147483647 parts");
-    REFUSED(c.parts = 2, "parts 0 to 0", "in 2");
+    REFUSED(c.parts = 2, "parts 0 to 0", "of 2 parts");
     REFUSED((c.parts = 2, c.first_part = 1, c.last_part = 3), "parts 1 to 3");
     REFUSED((c.parts = 2, c.first_part = -1, c.last_part = 1), "parts -1 to 1");
     REFUSED(c.last_part = 1, "parts 0 to 1");

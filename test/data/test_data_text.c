@@ -323,9 +323,9 @@ static void damaged_files_are_refused(void)
     refuse_bytes(bytes, 1024 + 999, o, LK_EFORMAT, "declares 500 tokens of 2 bytes", "999 bytes follow");
     refuse_bytes(bytes, 1024 + 1002, o, LK_EFORMAT, "declares 500 tokens of 2 bytes", "1002 bytes follow");
     put(bytes + 4, 2, 4);
-    refuse_bytes(bytes, 1024 + 1000, o, LK_EFORMAT, "20240520 in version 2", "only version 1");
+    refuse_bytes(bytes, 1024 + 1000, o, LK_EFORMAT, "20240520 of version 2", "only version 1");
     put(bytes + 4, 7, 4), put(bytes, 20240801, 4), put(bytes + 4, 1, 4);
-    refuse_bytes(bytes, 1024 + 1000, o, LK_EFORMAT, "20240801 in version 1", "only version 7");
+    refuse_bytes(bytes, 1024 + 1000, o, LK_EFORMAT, "20240801 of version 1", "only version 7");
     put(bytes, 20240522, 4);
     refuse_bytes(bytes, 1024 + 1000, o, LK_EFORMAT, "multiple-choice", "");
     make_header(bytes, OWN, 2, 500, VOCABULARY, END, 0);
@@ -347,7 +347,7 @@ static void damaged_files_are_refused(void)
     o = options_of(8, 2);
     CHECK_FAILS(context, open_file(scratch("bad.bin"), LK_SPLIT_TRAIN, &o, &d), LK_EINVAL, "packing 2");
     o = options_of(8, 0), o.token_bytes = 3;
-    CHECK_FAILS(context, open_file(scratch("bad.bin"), LK_SPLIT_TRAIN, &o, &d), LK_EINVAL, "tokens of 3 bytes");
+    CHECK_FAILS(context, open_file(scratch("bad.bin"), LK_SPLIT_TRAIN, &o, &d), LK_EINVAL, "a token size of 3 bytes");
 }
 
 /* Opening does not read the ids: one that is out of range is refused when its sample is read, wherever it is in the
@@ -401,7 +401,7 @@ static void a_tokenizer_of_another_vocabulary_is_refused(void)
     CHECK_FAILS(context, open_file(scratch("a.bin"), LK_SPLIT_TRAIN, &o, &d), LK_EMISMATCH, "vocabulary of 1000",
                 "byte has 256");
     o.tokenizer = "char";
-    CHECK_FAILS(context, open_file(scratch("a.bin"), LK_SPLIT_TRAIN, &o, &d), LK_EINVAL, "char is made from a text");
+    CHECK_FAILS(context, open_file(scratch("a.bin"), LK_SPLIT_TRAIN, &o, &d), LK_EINVAL, "char is built from a text");
     for (int i = 0; i < 64; i++) ids[i] %= 256;
     write_tokens(scratch("a.bin"), PLAIN, 2, ids, 64);
     o.tokenizer = "byte";

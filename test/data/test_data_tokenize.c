@@ -119,7 +119,7 @@ static void a_failed_write_leaves_nothing(void)
     CHECK(size == 3 && memcmp(bytes, "old", 3) == 0);
     free(bytes);
     c.token_bytes = 3;
-    CHECK_FAILS(context, lk_data_tokenize(context, &c, &result), LK_EINVAL, "tokens of 3 bytes");
+    CHECK_FAILS(context, lk_data_tokenize(context, &c, &result), LK_EINVAL, "a token size of 3 bytes");
     c.token_bytes = 0, c.out = paths[0];
     CHECK_FAILS(context, lk_data_tokenize(context, &c, &result), LK_EINVAL, "is one of the texts");
     c.out = scratch_directory;

@@ -306,9 +306,9 @@ static void damaged_headers_give_a_clear_error(void)
         {"{\"\\udc00\\ud800\":{}}", 0, "surrogate"},
         {"{\"a\\u0000b\":{}}", 0, "U+0000"},
         {"{\"t\":tru}", 0, "expected a value"},
-        {"{\"t\":01}", 0, "a leading 0"},
+        {"{\"t\":01}", 0, "a leading zero"},
         {"{\"t\":-}", 0, "without digits"},
-        {"{\"t\":1.}", 0, "after its point"},
+        {"{\"t\":1.}", 0, "after the decimal point"},
         {"{\"t\":1e+}", 0, "exponent"},
         {"{\"t\":7}", 0, "'t' is not an object"},
         {T(""), 0, "'t' has no dtype"},
@@ -354,7 +354,7 @@ static void damaged_headers_give_a_clear_error(void)
         {"{\"__metadata__\":1}", 0, "not an object"},
         {"{\"__metadata__\":{\"a\":1}}", 0, "not a string"},
         {"{\"__metadata__\":{\"a\":\"1\",\"\\u0061\":\"2\"}}", 0, "'a' twice"},
-        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "a second __metadata__"},
+        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ appears twice"},
     };
     size_t held = lk_context_memory(context, LK_MEMORY_OTHER);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -391,8 +391,8 @@ static void invalid_header_lengths_are_refused(void)
         size_t      length; /* of the whole file */
         const char *expected;
     } cases[] = {
-        {0, 0, "too few"},
-        {0, 7, "too few"},
+        {0, 0, "as small as"},
+        {0, 7, "as small as"},
         {0, 8, "a header of 0 bytes"},
         {1, 9, "of 1 bytes"},
         {3, 10, "truncated"},

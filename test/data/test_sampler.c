@@ -200,13 +200,13 @@ static void invalid_configs_are_refused(void)
     REFUSED(c.size = 0, "LK_SAMPLER_CONFIG_INIT");
     REFUSED(c.count = -1, "count is -1");
     REFUSED(c.count = INT64_MAX, "count is 9223372036854775807");
-    REFUSED(c.world = 0, "world is 0");
+    REFUSED(c.world = 0, "world size is 0");
     REFUSED(c.rank = 1, "rank is 1; expected 0 to 0");
     REFUSED(c.rank = -1, "rank is -1");
     const int64_t *indices = &good.count;
     int64_t        count = 5;
     sampler = make_sampler(&good);
-    CHECK_FAILS(context, lk_sampler_epoch(sampler, -1, &indices, &count), LK_EINVAL, "epoch -1");
+    CHECK_FAILS(context, lk_sampler_epoch(sampler, -1, &indices, &count), LK_EINVAL, "epoch is -1");
     CHECK(!indices && count == 0);
     lk_sampler_free(sampler);
     lk_sampler_free(NULL);

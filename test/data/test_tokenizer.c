@@ -411,9 +411,8 @@ static void hostile_files_are_refused(void)
     REFUSES("an id in model.vocab is 99999999999999999999", .vocab = "{\"a\":99999999999999999999}");
     REFUSES("model.vocab: token \"a\" is listed twice", .vocab = "{\"a\":0,\"a\":1}");
     REFUSES("model.vocab: token \"b\" has the id 0, which another token already has", .vocab = "{\"a\":0,\"b\":0}");
-    REFUSES(
-        "model.merges, 0: a merge is \"a x\", which is not supported: the token that it makes is not in model.vocab",
-        .merges = "[\"a x\"]");
+    REFUSES("model.merges, 0: a merge is \"a x\", which is not supported: the merged token is not in model.vocab",
+            .merges = "[\"a x\"]");
     REFUSES("model.merges, 1: a merge is \"b c\"", .merges = "[\"a b\",\"b c\"]");
     REFUSES("model.merges, 0: a merge is [\"xx\",\"a\"], which is not supported: one of its tokens",
             .vocab = "{\"a\":0,\"xxa\":1}", .merges = "[[\"xx\",\"a\"]]");
@@ -429,8 +428,8 @@ static void hostile_files_are_refused(void)
     REFUSES("added_tokens is {\"content\":\"x\"}, which is not supported: each needs an \"id\"",
             .added = "[{\"content\":\"x\"}]");
     REFUSES("added_tokens is {\"id\":7,\"content\":\"\"}", .added = "[{\"id\":7,\"content\":\"\"}]");
-    REFUSES("added_tokens: \"x\" has the id 9, but 7 is expected", .added = "[{\"id\":9,\"content\":\"x\"}]");
-    REFUSES("added_tokens: \"a\" has the id 7, but 0 is expected", .added = "[{\"id\":7,\"content\":\"a\"}]");
+    REFUSES("added_tokens: \"x\" has the id 9; expected 7", .added = "[{\"id\":9,\"content\":\"x\"}]");
+    REFUSES("added_tokens: \"a\" has the id 7; expected 0", .added = "[{\"id\":7,\"content\":\"a\"}]");
     /* merges that lead back to a token that was merged: each still makes the word shorter */
     ENCODES("aaaaaaaa", IDS(1, 1, 1, 1), .vocab = "{\"a\":0,\"aa\":1,\"\":2}",
             .merges = "[[\"\",\"aa\"],[\"a\",\"a\"],[\"aa\",\"\"],[\"\",\"\"]]");

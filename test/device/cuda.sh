@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cuda.sh - everything that needs a GPU, in one go of less than 8 minutes: the tests of kernels, programs and trainers
+# cuda.sh - everything that needs a GPU, in one go or part by part: the tests of kernels, programs and trainers
 # on the device cuda, losses beside the CPU's, ranks that share the GPU, killed ranks, code for sm_80 from PTX, and
 # compute-sanitizer over our kernels. Skipped where there is no GPU. ctest: timeout 900, ranks 3, label gpu
 #
@@ -7,6 +7,7 @@
 #
 # PART: kernels tests losses recipe trace ranks kill ptx sanitizer; all of them by default. Logs of all runs stay in DIR
 # ($BUILD_DIR/cuda_logs). At most N tests share the GPU (8). What has not ended by the deadline (470 s) fails.
+# That is too early for all parts where the CPU is slow: the part sanitizer, the last one, then needs a run of its own.
 # LOCKSTEP_TEST_DATA: a text for the part recipe, instead of ../shared/data/tinyshakespeare/input.txt; without either it
 # is this tree's documentation. The part ptx needs a module with PTX: cmake -DLK_CUDA_ARCHITECTURES='90a;compute_80'.
 # With LOCKSTEP_MODULES=$BUILD_DIR/cuda_emulated the emulation is tested instead.
@@ -192,7 +193,8 @@ registered() {
     sed -nE 's/^add_test\([]="[]*(test_[a-z0-9_]+)_guarded[]="[]* (.*)\)$/\1 \2/p' "$build/CTestTestfile.cmake"
 }
 # Those that take long are divided over so many processes; they start first.
-shares="test_trainer_ranks 4 test_reproducible 5 test_gradients 3 test_transformers 3"
+shares="test_slices 4 test_program 3 test_shard_leaves 3 test_shard 3 test_reproducible 5"
+shares+=" test_trainer_ranks 4 test_gradients 3 test_shard_hosts 2 test_pipeline 2 test_transformers 3"
 shares+=" test_data_parallel 3 test_data_parallel_resnet 3 test_fields 3"
 measured_tests=" test_golden_ops test_parity test_transformers_golden test_program test_generate test_trainer "
 queue_test() { # queue_test NAME SHARES

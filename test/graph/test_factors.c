@@ -51,8 +51,9 @@ static void a_product_sums_over_its_inputs(void)
     CHECK(!lk__factors_find(&q, &f, text), "%s", text);
     CHECK(lk__factor_in_dim(&f.in[1][0], find_factor("in")) && lk__factor_in_dim(&f.in[1][1], find_factor("out")));
     q.in[1] = SHAPE(9, 10);
-    CHECK(lk__factors_find(&q, &f, text) && strstr(text, "input 1 has 9 along dimension 0, and its factors 8"), "%s",
-          text);
+    CHECK(lk__factors_find(&q, &f, text) &&
+              strstr(text, "input 1 has size 9 along dimension 0, but its factors give 8"),
+          "%s", text);
 }
 
 static void dimensions_of_extent_1_are_broadcast(void)
@@ -147,17 +148,17 @@ static void operands_of_a_user_are_in_order(void)
 static void mistakes_of_a_user_are_named(void)
 {
     static const char *const lines[][2] = {
-        {"", "\"->\" is missing"},
-        {"(rows, in), (out, in)", "\"->\" is missing"},
-        {"(rows, in), (out, in) -> (rows, out)", "an operand that is present is not in the line"},
+        {"", "expected \"->\""},
+        {"(rows, in), (out, in)", "expected \"->\""},
+        {"(rows, in), (out, in) -> (rows, out)", "the call has an operand that the line does not list"},
         {"(rows, in), (out, in), (out) -> (rows, out), (rows)", "no such operand"},
         {"x(rows, in), (out, in) -> (rows, out), (rows)", "no such operand"},
         {"(rows, in), +(out, in) -> (rows, out), (rows)", "only built-in operations can have + and ^"},
         {"(rows, in), (out, in) -> (rows, out), (rows):7", "there is no input 7"},
-        {"(rows, in), (out, in) -> (rows, out), (rows); in=heads", "is not understood"},
-        {"(rows, in), (out, in)@transposed -> (rows, out), (rows)", "\"->\" is missing at \"@transposed"},
-        {"(rows, in), (out, in) -> (rows, out), (rows", "name is missing"},
-        {"(rows, in), (out, in) -> (rows, out), (out)", "has 6 along dimension 0, and its factors 10"},
+        {"(rows, in), (out, in) -> (rows, out), (rows); in=heads", "cannot parse"},
+        {"(rows, in), (out, in)@transposed -> (rows, out), (rows)", "expected \"->\" at \"@transposed"},
+        {"(rows, in), (out, in) -> (rows, out), (rows", "expected a name"},
+        {"(rows, in), (out, in) -> (rows, out), (out)", "has size 6 along dimension 0, but its factors give 10"},
         {"(rows, in), (out, in) -> (rows, out), (rows) and more", "no such operand"},
         {"(rows, in, more), (out, in) -> (rows, out), (rows)", "ranks of the operands do not match"},
         {"(a*b*c*d*e*f*g*h*i, in), (out, in) -> (rows, out), (rows)", "too many factors"},

@@ -461,7 +461,7 @@ static void invalid_operations_and_operands_are_refused(void)
     o = centre, o.outputs = 0;
     refused(&o, 1, "centre: outputs is out of range");
     o = centre, o.forward = NULL;
-    refused(&o, 1, "centre: it needs the callbacks shape and forward");
+    refused(&o, 1, "centre: the callbacks shape and forward are required");
     o = centre, o.optional = 2;
     refused(&o, 1, "names an input that the operation does not have");
     o = centre, o.sums = 2;
@@ -471,13 +471,13 @@ static void invalid_operations_and_operands_are_refused(void)
     o = centre, o.device = "cuda";
     refused(&o, 1, "device is not \"cpu\"");
     o = centre, o.factors = "(n, c -> (n, c)";
-    refused(&o, 1, "centre: factors \"(n, c -> (n, c)\": a name is missing at \"-> (n, c)\"");
+    refused(&o, 1, "centre: factors \"(n, c -> (n, c)\": expected a name at \"-> (n, c)\"");
     o = centre, o.factors = "(n, c) -> (c, n)";
     refused(&o, 1, "its factors");
     refused(&centre, 2, "centre takes 1 inputs, not 2");
     refused(&swish_gate, 2, "swish_gate: input 1 is i32, but must be f32 or f64");
     o = centre, o.types[0] = 1u << LK_F64;
-    refused(&o, 1, "centre: input 0 is f32, which is not among the types that it takes");
+    refused(&o, 1, "centre: input 0 is f32, which is not among the types that it accepts");
     o = centre, o.shape = rank_seven;
     refused(&o, 1, "gives 7 axes to output 0");
     o = centre, o.shape = half_the_rows;

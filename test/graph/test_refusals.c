@@ -42,12 +42,12 @@ static void the_batch_is_one_axis(void)
 {
     lk_tensor x, none = {0};
     lk_graph *g = new_graph(&x);
-    REFUSED("would be the batch", error_of(g, lk_mean(lk_matmul(x, x, .transpose_b = true))));
+    REFUSED("would have two batch axes", error_of(g, lk_mean(lk_matmul(x, x, .transpose_b = true))));
     g = new_graph(&x);
     REFUSED("has a batch axis", error_of(g, lk_mean(lk_f_linear(x, x, none))));
     g = new_graph(&x);
     lk_tensor wide = lk_reshape(x, 3, ((int64_t[]){4, 1, 3}));
-    REFUSED("would be the batch", error_of(g, lk_mean(lk_sub(wide, lk_permute(wide, (int[]){1, 0, 2})))));
+    REFUSED("would have two batch axes", error_of(g, lk_mean(lk_sub(wide, lk_permute(wide, (int[]){1, 0, 2})))));
     g = new_graph(&x);
     lk_tensor ids = lk_input(g, "ids", LK_I32, 2, ((int64_t[]){4, 2}));
     REFUSED("has a batch axis", error_of(g, lk_mean(lk_f_embedding(ids, x))));

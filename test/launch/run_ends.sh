@@ -41,7 +41,7 @@ prints "rank 0 failed first: signal 11 \(SIGSEGV, Segmentation fault\)"
 expect 137 -n 2 sh -c '[ $RANK = 0 ] && kill -KILL $$; exec sleep 600'
 prints "signal 9 \(SIGKILL, Killed\)"
 [ ! -r /proc/vmstat ] || ! grep -q oom_kill /proc/vmstat ||
-    prints "no out-of-memory kill was counted: a process sent the signal|out-of-memory kill: "
+    prints "the kernel counted no out-of-memory kill: a process sent the signal|out-of-memory kill: "
 expect 127 sh -c 'no-such-command-at-all'
 prints "exit code 127 \(command not found\)"
 # The launcher has noticed the end of rank 0: nothing is left of its process, not even a zombie.
@@ -81,7 +81,7 @@ prints 'error message: ValueError: "odd" size'
 generation='echo "generation $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS $MASTER_PORT $LOCKSTEP_TOKEN"'
 expect 0 -n 2 --max-restarts 3 sh -c "$generation"'; [ $RANK = 0 ] || [ $TORCHELASTIC_RESTART_COUNT = 2 ]'
 prints "^\[rank 1\] generation 2 of 3 "
-prints "starting all ranks again: restart 2 of 3"
+prints "restarting all ranks: restart 2 of 3"
 grep -q "generation 3" out.txt && complain "restarted after a success: $(cat out.txt)"
 [ "$(grep -oE 'of 3 [0-9]+ [0-9a-f]+' out.txt | sort -u | wc -l)" = 3 ] ||
     complain "generations share a port and a token: $(cat out.txt)"

@@ -105,7 +105,7 @@ if [ "$(basename "$LOCKSTEP")" = lockstep ]; then
     FAKE_PATH=$(dirname "$LOCKSTEP"):/usr/bin:/bin expect 0 "^\[rank 0\] other" "$ssh" --hosts other \
         sh -c 'echo $FAKE_HOST'
 fi
-FAKE_PATH=/usr/bin:/bin expect 127 "there is no Lockstep at .* on that host, and none on its PATH: .*--remote-command" \
+FAKE_PATH=/usr/bin:/bin expect 127 "Lockstep was not found at .* on that host, or on its PATH: .*--remote-command" \
     "$ssh" --hosts other true
 expect 0 "^\[rank 0\] file" "$ssh" --hosts one --log-dir logs echo file
 [ "$(cat logs/*/attempt_0/0/stdout.log)" = file ] || complain "--log-dir on a remote host: $(find logs)"

@@ -35,7 +35,7 @@ timeout -s KILL 20 "$LOCKSTEP" run -n 2 sh -c 'echo hi >> ran.txt; exit 3' <&- >
 if command -v perl > /dev/null; then
     ignoring() { timeout -s KILL 20 perl -e '$SIG{CHLD} = "IGNORE"; exec @ARGV' "$@" > out.txt 2> err.txt < /dev/null; }
     ignoring "$LOCKSTEP" run -n 2 --max-restarts 1 sh -c 'exit 5'; got=$?; is 5 "SIGCHLD ignored"
-    grep -q 'starting all ranks again' err.txt || complain "SIGCHLD ignored: $(cat err.txt)"
+    grep -q 'restarting all ranks' err.txt || complain "SIGCHLD ignored: $(cat err.txt)"
     ignoring "$LOCKSTEP" run -n 2 sed -n s/SigIgn:.//p /proc/self/status; got=$?; is 0 "SIGCHLD ignored, success"
     [ "$(wc -l < out.txt)" = 2 ] || complain "the ranks print nothing: $(cat out.txt)"
     awk '{ if (substr($NF, 12, 1) ~ /[13579bdf]/) exit 1 }' out.txt ||
@@ -45,7 +45,7 @@ fi
 # A full disk is not reported as a closed reader.
 if [ -w /dev/full ]; then
     timeout -s KILL 20 "$LOCKSTEP" run -n 2 sh -c 'echo hi' > /dev/full 2> err.txt; got=$?; is 1 "a full disk"
-    grep -q 'standard output cannot be written: No space left on device' err.txt ||
+    grep -q 'cannot write to standard output: No space left on device' err.txt ||
         complain "a full disk: $(cat err.txt)"
     timeout -s KILL 20 "$LOCKSTEP" run -n 2 --grace 1 sh -c 'while :; do echo y; done' > /dev/full 2> err.txt; got=$?; \
         is 1 "a full disk, much to write"
@@ -60,7 +60,7 @@ tried() { # tried LIMIT WHAT ARGS…
     got=$?
     if [ $got = 0 ]; then enough=$limit; else
         is 1 "$limit descriptors, $what"
-        pattern="2 ranks need [0-9]+ file descriptors in the launcher, and [0-9]+ are free \(limit $limit\): "
+        pattern="2 ranks need [0-9]+ file descriptors in the launcher, but only [0-9]+ are free \(limit $limit\): "
         pattern+="raise the limit with ulimit -n [0-9]+\$"
         [ "$(wc -l < err.txt)" = 1 ] && grep -Eq "$pattern" err.txt ||
             complain "$limit descriptors, $what: $(cat err.txt)"
@@ -94,15 +94,15 @@ S
 (ulimit -S -t 1 && exec timeout -s KILL 60 "$LOCKSTEP" run -n 2 sh spin.sh) > out.txt 2> err.txt < /dev/null
 got=$?; is 152 "a soft limit on CPU time"
 grep -q 'rank 1 failed first: signal 24 (SIGXCPU' err.txt &&
-    grep -q 'the limit on CPU time was reached: .* of 1 s .*ulimit -t' err.txt ||
+    grep -q 'the CPU time limit was reached: .* of 1 s .*ulimit -t' err.txt ||
     complain "a soft limit on CPU time: $(cat err.txt)"
 (ulimit -t 1 && exec timeout -s KILL 60 "$LOCKSTEP" run -n 2 sh spin.sh) > out.txt 2> err.txt < /dev/null
 got=$?; is 137 "a limit on CPU time"
 grep -q 'rank 1 failed first: signal 9 (SIGKILL' err.txt &&
-    grep -q 'the limit on CPU time was reached: .* of 1 s .*ulimit -t' err.txt &&
+    grep -q 'the CPU time limit was reached: .* of 1 s .*ulimit -t' err.txt &&
     ! grep -q 'a process sent the signal' err.txt ||
     complain "a limit on CPU time: $(cat err.txt)"
-for signal in 'XFSZ ulimit -f' 'BUS full' 'ILL another one' 'SYS seccomp'; do
+for signal in 'XFSZ ulimit -f' 'BUS full' 'ILL a different CPU' 'SYS seccomp'; do
     timeout -s KILL 20 "$LOCKSTEP" run -n 1 sh -c "kill -${signal%% *} \$\$" > out.txt 2> err.txt < /dev/null
     grep -q "signal [0-9]* (SIG${signal%% *}" err.txt && grep -q "${signal#* }" err.txt ||
         complain "SIG${signal%% *}: $(cat err.txt)"

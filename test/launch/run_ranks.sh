@@ -153,7 +153,7 @@ CUDA_VISIBLE_DEVICES='' expect 2 "has no GPU" --nproc-per-node gpu true
 CUDA_VISIBLE_DEVICES='' expect 0 "^\[rank 0\] $busy\$" --nproc-per-node auto sh -c 'echo $WORLD_SIZE'
 expect 2 "no program given: expected lockstep run" -n 2
 expect 2 "expected 1 to 4096" -n 0 true
-expect 2 "'many' ranks" -n many true
+expect 2 "'many' is not a number of ranks" -n many true
 expect 2 "did you mean --nproc-per-node" --nproc-per-nod 2 true
 expect 2 "unknown option -x" -x true
 expect 2 "'7' is invalid: expected 0 " --tee 7 true
@@ -171,11 +171,11 @@ expect 0 "^\[rank 1\] ::1:77\$" --nnodes 2 --rdzv-endpoint '[::1]:77' --node-ran
     'echo $MASTER_ADDR:$MASTER_PORT'
 expect 0 "^\[rank 0\] 127.0.0.1:[0-9]{4,5}\$" --rdzv-backend c10d --rdzv-endpoint localhost:0 sh -c \
     'echo $MASTER_ADDR:$MASTER_PORT'
-expect 2 "need --node-rank on each" --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 true
-expect 2 "need --master-addr" --nnodes 2 --node-rank 0 true
+expect 2 "each needs --node-rank" --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 true
+expect 2 "each needs --master-addr" --nnodes 2 --node-rank 0 true
 expect 2 "less than --nnodes" --nnodes 2 --node-rank 2 --master-addr h true
 expect 2 "elastic sizes are not supported" --nnodes 1:4 true
-expect 2 "restarts are not supported with several --nnodes" --nnodes 2 --node-rank 0 --master-addr h --max-restarts 1 \
+expect 2 "restarts are not supported with several hosts" --nnodes 2 --node-rank 0 --master-addr h --max-restarts 1 \
     true
 expect 2 "expected HOST:PORT" --nnodes 2 --rdzv-endpoint h:port --node-rank 0 true
 

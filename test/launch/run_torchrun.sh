@@ -36,7 +36,7 @@ expect 2 "a local address cannot be given for several hosts" --hosts a,b --local
 expect 0 '^\[rank 1\] port [1-9][0-9]{3,4}$' -n 2 --master-port 0 sh -c 'echo port $MASTER_PORT'
 [ "$(grep -oE 'port [0-9]+' out.txt | sort -u | wc -l)" = 1 ] ||
     complain "--master-port 0: ranks differ: $(cat out.txt)"
-expect 2 "the other hosts cannot know it" "${two_nodes[@]}" --master-port 0 true
+expect 2 "the other hosts cannot know the chosen port" "${two_nodes[@]}" --master-port 0 true
 expect 0 '^\[rank 0\] 7.5 s$' --join-timeout 7.5 sh -c 'echo $LOCKSTEP_JOIN_TIMEOUT s'
 expect 2 "join-timeout: 0 is out of range" --join-timeout 0 true
 
@@ -88,7 +88,7 @@ expect 0 '^\[rank 1\] 0 of 2, GPU 1$' -n 2 --virtual-local-rank sh -c \
     'echo $LOCAL_RANK of $LOCAL_WORLD_SIZE, GPU $CUDA_VISIBLE_DEVICES'
 CUDA_VISIBLE_DEVICES=3,GPU-7a,5 expect 0 '^\[rank 1\] 0 of 2, GPU GPU-7a$' -n 2 --virtual_local_rank sh -c \
     'echo $LOCAL_RANK of $LOCAL_WORLD_SIZE, GPU $CUDA_VISIBLE_DEVICES'
-CUDA_VISIBLE_DEVICES=3 expect 2 "2 ranks need a GPU each, but CUDA_VISIBLE_DEVICES lists only 1" -n 2 \
+CUDA_VISIBLE_DEVICES=3 expect 2 "2 ranks need one GPU each, but CUDA_VISIBLE_DEVICES lists only 1" -n 2 \
     --virtual-local-rank true
 expect 2 "not one of node" --numa-binding near true
 expect 2 "are mutually exclusive" --numa-binding node --no-pin true
@@ -134,19 +134,19 @@ PET_START_METHOD=fork expect 2 "PET_START_METHOD in the environment is not suppo
 
 # Several hosts by hand: no token, an invalid one, and a missing host.
 train=("$LOCKSTEP" train --model mlp --data synthetic:8 --classes 2 --steps 1 --threads 1)
-expect 2 "started by one lockstep run on each, which makes no token" "${two_nodes[@]}" "${train[@]}"
+expect 2 "started by a separate lockstep run on each, which do not share a token" "${two_nodes[@]}" "${train[@]}"
 prints 'set LOCKSTEP_TOKEN_FILE .* openssl rand -hex 16 > ~/.lockstep-token && chmod 600'
 LOCKSTEP_TOKEN=short expect 2 "^lockstep run: LOCKSTEP_TOKEN holds a token of 5 characters: expected 16 to 263" \
     "${two_nodes[@]}" "${train[@]}"
 echo 0123456789abcdef > token
 chmod 644 token
-LOCKSTEP_TOKEN_FILE=$work/token expect 2 "^lockstep run: LOCKSTEP_TOKEN_FILE .* chmod 600 it" "${two_nodes[@]}" \
+LOCKSTEP_TOKEN_FILE=$work/token expect 2 "^lockstep run: LOCKSTEP_TOKEN_FILE .* chmod 600 on it" "${two_nodes[@]}" \
     "${train[@]}"
 chmod 600 token
 LOCKSTEP_TOKEN_FILE=$work/token expect 1 "did not join within" "${two_nodes[@]}" --master-port $((20000 + $$ % 9000)) \
     --join-timeout 7 -n 2 "${train[@]}" --lr "1e-3"
 command="lockstep run --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port [0-9]+ -n 2 $LOCKSTEP train"
-prints "rank 0 of 4 has waited [56] s for ranks 2-3 to join, and waits [012] s more; host 1 of 2 is missing, \
+prints "rank 0 of 4 has waited [56] s for ranks 2-3 to join, and will wait [012] s more; host 1 of 2 is missing, \
 start it with: $command --model mlp .*--lr 1e-3"
 [ "$(grep -c '^\[rank.*has waited' out.txt)" = 1 ] || complain "it is printed more than once: $(cat out.txt)"
 RANK=0 WORLD_SIZE=2 MASTER_PORT=$$ "${train[@]}" --join-timeout 0.3 > out.txt 2>&1 &&

@@ -231,7 +231,7 @@ static void ranks_are_bound_to_memory_nodes_sockets_and_caches(void)
     expect_cores("core-complex", NULL, 8, 0xffff,
                  (uint64_t[]){0x0101, 0x0202, 0x0404, 0x0808, 0x1010, 0x2020, 0x4040, 0x8080});
     CHECK(lk__numa_bind(context, &(lk__launch_binding){folder, "exclusive", &allowed, NULL, 2}, cores) == LK_EINVAL &&
-              strstr(lk_context_error(context), "node 0 has 1 cores for 2 ranks"),
+              strstr(lk_context_error(context), "node 0 has only 1 cores for 2 ranks"),
           "%s", lk_context_error(context));
     CHECK(lk__numa_bind(context, &(lk__launch_binding){folder, "near", &allowed, NULL, 2}, cores) == LK_EINVAL &&
               strstr(lk_context_error(context), "'near' is not a NUMA binding"),
@@ -239,7 +239,7 @@ static void ranks_are_bound_to_memory_nodes_sockets_and_caches(void)
     put_file("sys/devices/system/cpu/cpu0/cache/index3/level", "2\n");
     CHECK(lk__numa_bind(context, &(lk__launch_binding){folder, "core-complex", &allowed, NULL, 1}, cores) ==
                   LK_EINVAL &&
-              strstr(lk_context_error(context), "no third-level cache"),
+              strstr(lk_context_error(context), "no L3 cache"),
           "%s", lk_context_error(context));
     /* With GPUs, in bus order: a rank is bound to its own GPU's node. */
     put_file("proc/driver/nvidia/gpus/0000:01:00.0/information", "");

@@ -364,15 +364,16 @@ static void impossible_configurations_are_named(void)
         const char           *text;
     } cases[] = {
         {{.heads = 5}, "5 heads do not divide the width 24"},
-        {{.kind = LK_TRANSFORMER_LLAMA, .kv_heads = 3}, "3 heads of keys and values do not divide 4 heads of queries"},
-        {{.kind = LK_TRANSFORMER_LLAMA, .head_width = 5}, "even width"},
+        {{.kind = LK_TRANSFORMER_LLAMA, .kv_heads = 3}, "3 key/value heads do not divide 4 query heads"},
+        {{.kind = LK_TRANSFORMER_LLAMA, .head_width = 5}, "even head width"},
         {{.kv_heads = 2}, "apply only to llama"},
         {{.qk_norm = true}, "qk_norm applies only to llama"},
         {{.vocabulary = -1}, "vocabulary is -1"},
         {{.layers = -3}, "layers is -3"},
         {{.dropout = 1}, "dropout"},
         {{.experts = 4}, "experts apply only to llama"},
-        {{.kind = LK_TRANSFORMER_LLAMA, .experts = 2, .experts_per_token = 3}, "3 experts per token, but there are 2"},
+        {{.kind = LK_TRANSFORMER_LLAMA, .experts = 2, .experts_per_token = 3},
+         "3 experts per token, but the model has only 2"},
         {{.kind = LK_TRANSFORMER_LLAMA, .experts = -1}, "experts is -1"},
         {{.kind = LK_TRANSFORMER_LLAMA, .rope_scaling = LK_ROPE_LINEAR}, "factor is 0"},
         {{.kind = LK_TRANSFORMER_LLAMA, .rope_scaling = LK_ROPE_LLAMA3, .rope_factor = 8}, "original context"},
@@ -404,7 +405,7 @@ static void unfit_tokens_are_named(void)
     config.threads = 1;
     REQUIRE(lk_context_create(&config, &context) == LK_OK);
     for (int i = 0; i < 3; i++) {
-        static const char *const texts[] = {"but sequences have", "i32 (N, T)", "heads do not divide"};
+        static const char *const texts[] = {"but sequences have", "i32 token ids (N, T)", "heads do not divide"};
         lk_transformer_config    c = make_config(LK_TRANSFORMER_GPT);
         lk_graph                *graph;
         int64_t                  dims[] = {2, LENGTH + (i == 0 ? 3 : 0), 2};

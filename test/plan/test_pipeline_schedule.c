@@ -185,7 +185,7 @@ static void broken_schedules_are_refused(void)
     BROKEN(shape, set(&l, 0, 3, F, 1, 0), "the pipeline's schedule has the forward of micro-batch 1 of stage 0 twice");
     BROKEN(shape, set(&l, 0, 3, F, 3, 0),
            "the pipeline's schedule has a forward of micro-batch 3 of stage 0, but there "
-           "are 3 micro-batches");
+           "are only 3 micro-batches");
     BROKEN(shape, swap(&l, 1, 0, 1), "the backward of micro-batch 0 of stage 1 is before its forward");
     BROKEN(shape, set(&l, 0, 2, B, 0, 1),
            "the backward of micro-batch 0 of stage 0 is in slot 1, which has micro-batch "

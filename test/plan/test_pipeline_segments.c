@@ -162,7 +162,8 @@ static void only_stages_that_differ_are_advised(void)
     p = open_plan(&m);
     REQUIRE(p.status == LK_OK, "%s", lk_context_error(p.context));
     print_step(&p, &t);
-    CHECK(strstr(t.bytes, "because stages are unequal") && !strstr(t.bytes, "is the slowest: with one of its blocks"),
+    CHECK(strstr(t.bytes, "because the stages are unequal") &&
+              !strstr(t.bytes, "is the slowest: with one of its blocks"),
           "%s", t.bytes);
     close_plan(&p);
 }
@@ -173,9 +174,9 @@ static void more_micro_batches_than_samples_are_not_advised(void)
     const struct {
         int         micro_batches;
         const char *mesh, *advice;
-    } all[] = {{1, "pipeline=2", "give --micro-batches 8 or more"},
-               {1, "pipeline=3", "give --micro-batches 8 or more"},
-               {2, "pipeline=3,data=4", "a larger --batch can be divided into more"}};
+    } all[] = {{1, "pipeline=2", "use --micro-batches 8 or more"},
+               {1, "pipeline=3", "use --micro-batches 8 or more"},
+               {2, "pipeline=3,data=4", "a larger --batch allows more micro-batches"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         model   m = {.blocks = {"h0", "h1", "h2", "h3"}, .mesh = all[i].mesh, .micro_batches = all[i].micro_batches};
         planned p = open_plan(&m);

@@ -98,7 +98,7 @@ static void refuse_tactics(const char *tactics, const char *why)
 
 static void tactics_that_cannot_be_followed_are_refused(void)
 {
-    refuse_tactics("\nfour.weight: out@tensor", "line 2: no state matches four.weight");
+    refuse_tactics("\nfour.weight: out@tensor", "line 2: no parameter or buffer matches four.weight");
     refuse_tactics("one.weight: height@tensor", "has no factor height; it has out, in");
     refuse_tactics("one.weight: 2@tensor", "has no factor 2");
     refuse_tactics("one.weight: out@tensro", "no axis tensro");

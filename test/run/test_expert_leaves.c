@@ -191,12 +191,12 @@ static void what_leaves_cannot_add_is_refused(void)
     refuse(&(setting){.mesh = "expert=2", .leaves = 4, .balance = true}, false,
            "use --reproducible layout, which computes that loss for each leaf");
     refuse(&(setting){.mesh = "expert=2", .leaves = 4}, true,
-           "several uses of a parameter with leaves, which is not supported");
+           "several uses of a parameter while training with leaves, which is not supported");
 }
 
 static void other_devices_refuse_leaves(void)
 {
-    refuse(&(setting){.mesh = "expert=2", .leaves = 4}, false, "the rows of an expert are not added leaf by leaf");
+    refuse(&(setting){.mesh = "expert=2", .leaves = 4}, false, "an expert's rows are not summed leaf by leaf");
 }
 
 int main(void)

@@ -187,7 +187,7 @@ static void run_out_of_order(rank_test *t)
     CHECK(lk_program_run(n.program, LK_FORWARD) == LK_OK && lk_program_run(n.program, LK_EVALUATE) == LK_OK);
     CHECK_ERROR(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "after LK_EVALUATE");
     CHECK_ERROR(t, lk_program_run(n.program, LK_SYNC), LK_EINVAL, "LK_BACKWARD");
-    CHECK_ERROR(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "without gradients");
+    CHECK_ERROR(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "has no gradients");
     CHECK(lk_store_hash(n.store) == before);
 
     /* Evaluating between LK_SYNC and LK_UPDATE is allowed. */
@@ -197,7 +197,7 @@ static void run_out_of_order(rank_test *t)
     REQUIRE(lk_program_run(n.program, LK_EVALUATE) == LK_OK && lk_program_run(n.program, LK_UPDATE) == LK_OK);
     REQUIRE(run_step(t, &straight, 0) == LK_OK);
     CHECK(lk_store_hash(n.store) == lk_store_hash(straight.store) && lk_store_hash(n.store) != before);
-    CHECK_ERROR(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "without gradients");
+    CHECK_ERROR(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "has no gradients");
     release(&n);
     release(&straight);
 }
@@ -271,7 +271,7 @@ static void check_invalid(rank_test *t, reader *r, int64_t count, const char *ex
     lk_step  step = {.step = 1, .count = count, .total = count * t->size, .rate = 0.1, .sample_ids = r->sample_ids};
     snprintf(all, sizeof all, "%s%s", t->size > 1 ? t->size == 2 ? "rank 1: " : "rank 2: " : "", expected);
     CHECK_ERROR(t, lk_program_train(r->program, &step), LK_EINVAL, all);
-    CHECK_ERROR(t, lk_program_run(r->program, LK_UPDATE), LK_EINVAL, "without gradients");
+    CHECK_ERROR(t, lk_program_run(r->program, LK_UPDATE), LK_EINVAL, "has no gradients");
     CHECK(lk_store_hash(r->store) == before);
     fill_reader(r, t->rank);
     CHECK(lk_program_train(r->program, &step) == LK_OK, "%s", lk_context_error(t->context));
@@ -330,7 +330,7 @@ static void invalid_sections(rank_test *t)
         CHECK(lk_program_run(r.program, LK_FORWARD) == LK_OK && lk_program_run(r.program, LK_BACKWARD) == LK_OK);
     }
     CHECK(lk_program_run(r.program, LK_UPDATE) == LK_EINVAL, "%s", lk_context_error(t->context));
-    CHECK_ERROR(t, lk_program_run(r.program, LK_UPDATE), LK_EINVAL, "without gradients");
+    CHECK_ERROR(t, lk_program_run(r.program, LK_UPDATE), LK_EINVAL, "has no gradients");
     CHECK_ERROR(t, lk_program_run(r.program, LK_EVALUATE), LK_EINVAL, "row 3 of the batch: label 99");
     CHECK(lk_store_hash(r.store) == before);
     release_reader(&r);
@@ -479,7 +479,7 @@ static void write_gradients(rank_test *t)
     const double *weight = state_copy(n.store, "fc.weight");
     for (int i = 0; i < OUT * IN; i++) CHECK(weight[i] == before[i] - g[i] * 0.5);
     CHECK(memcmp(state_copy(n.store, "fc.bias"), bias_before, sizeof bias_before) == 0);
-    CHECK_ERROR(t, lk_program_run(p, LK_UPDATE), LK_EINVAL, "without gradients");
+    CHECK_ERROR(t, lk_program_run(p, LK_UPDATE), LK_EINVAL, "has no gradients");
 
     /* They cannot be accessed while they are reduced; with no_sync they are this rank's, and LK_SYNC reduces what was
      * written. */

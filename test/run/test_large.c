@@ -209,8 +209,8 @@ static void shapes_that_no_memory_holds_are_refused(void)
     TOO_LARGE(lk_conv2d(image, "conv", huge, 3), most);
     TOO_LARGE(lk_reshape(row, 4, ((int64_t[]){half, half, half, half})), "the 1099511627776 elements");
     TOO_LARGE(lk_reshape(row, 3, ((int64_t[]){(int64_t)1 << 40, (int64_t)1 << 24, 2})), "the 1099511627776 elements");
-    TOO_LARGE(lk_slice(row, 1, huge, huge), "has no [");
-    TOO_LARGE(lk_slice(row, 1, INT64_MAX, INT64_MAX), "has no [");
+    TOO_LARGE(lk_slice(row, 1, huge, huge), "has no range [");
+    TOO_LARGE(lk_slice(row, 1, INT64_MAX, INT64_MAX), "has no range [");
 }
 
 int main(void)

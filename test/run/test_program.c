@@ -295,9 +295,9 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_cast(x, LK_I32), "expected f32, f64 or bf16");
     WRONG(lk_matmul(x, x), "the inner axes differ");
     WRONG(lk_matmul(x, v), "two axes");
-    WRONG(lk_f_linear(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5})), none), "ends in 6 features");
+    WRONG(lk_f_linear(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5})), none), "has 6 features");
     WRONG(lk_f_linear(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 6})), v), "bias");
-    WRONG(lk_addmm(none, x, lk_parameter(r.graph, "w", 2, ((int64_t[]){5, 6}))), "ends in 6 features");
+    WRONG(lk_addmm(none, x, lk_parameter(r.graph, "w", 2, ((int64_t[]){5, 6}))), "has 6 features");
     WRONG(lk_addmm(v, x, lk_parameter(r.graph, "w", 2, ((int64_t[]){6, 3}))), "bias");
     WRONG(lk_conv2d(x, "conv", 8, 3), "expected (N, C, H, W)");
     WRONG(lk_conv2d(image, "conv", 8, 9), "does not fit into");
@@ -317,7 +317,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_reshape(x, 7, ((int64_t[]){4, 1, 1, 1, 1, 1, 6})), "7 axes");
     WRONG(lk_transpose(x, 0, 2), "axes 0 and 2");
     WRONG(lk_permute(x, (int[]){1, 1}), "each be named once");
-    WRONG(lk_slice(x, 1, 4, 3), "no [4, 7)");
+    WRONG(lk_slice(x, 1, 4, 3), "no range [4, 7)");
     WRONG(lk_slice(x, 0, 0, 2), "cannot slice the batch axis");
     WRONG(lk_concat(((lk_tensor[]){x, v}), 2, 1), "differ in more than axis 1");
     WRONG(lk_concat(((lk_tensor[]){x, x}), 2, 0), "cannot concatenate along the batch axis");
@@ -330,14 +330,14 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_topk(x, 7).values, "topk: k is 7; expected 1 to 6");
     WRONG(lk_topk(x, 0).index, "topk: k is 0");
     WRONG(lk_group_rows(x, 4, 0).order, "expected i32");
-    WRONG(lk_group_rows(ids, 4, 0).order, "expected (rows, experts of a row)");
-    WRONG(lk_moe(x, "moe", .experts = 2, .k = 3).y, "3 experts per token of 2 experts");
-    WRONG(lk_moe(x, "moe").y, "2 experts per token of 0 experts");
+    WRONG(lk_group_rows(ids, 4, 0).order, "expected (rows, experts per row)");
+    WRONG(lk_moe(x, "moe", .experts = 2, .k = 3).y, "3 experts per token out of 2");
+    WRONG(lk_moe(x, "moe").y, "2 experts per token out of 0");
     WRONG(lk_moe(x, "moe", .experts = 64, .capacity = 0.5).y, "every token would be dropped");
-    WRONG(lk_moe(x, "moe", .experts = 4, .capacity = -1).y, "capacity -1");
-    WRONG(lk_moe(v, "moe", .experts = 4).y, "expected tokens and their width");
+    WRONG(lk_moe(x, "moe", .experts = 4, .capacity = -1).y, "capacity is -1");
+    WRONG(lk_moe(v, "moe", .experts = 4).y, "expected (tokens, width)");
     WRONG(lk_grouped_linear(x, lk_parameter(r.graph, "w", 3, ((int64_t[]){4, 5, 3})), lk_group_rows(TWO_EXPERTS, 4, 0)),
-          "grouped_linear: x (4*, 6) and weight");
+          "grouped_linear: x (4*, 6) does not match weight");
     WRONG(lk_gather_rows(lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5})), lk_group_rows(TWO_EXPERTS, 4, 0), none),
           "gather_rows: order (8*) and place (4*, 2) do not match the rows of (3, 5)");
     WRONG(lk_combine_rows(x, lk_group_rows(TWO_EXPERTS, 4, 0), none), "combine_rows: order");
@@ -346,20 +346,21 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     lk_buffer_at(LK_HERE, r.graph, name, LK_F32, 3, ((int64_t[]){4, rows, width}), 0, unsaved)
 #define SEQUENCE lk_reshape(x, 3, ((int64_t[]){4, 2, 3}))
 #define ROWS lk_input(r.graph, "rows", LK_I32, 2, ((int64_t[]){4, 2}))
-    WRONG(lk_cache_write(SEQUENCE, SEQUENCE, ROWS), "not a buffer with not_saved");
+    WRONG(lk_cache_write(SEQUENCE, SEQUENCE, ROWS), "must be a buffer with not_saved");
     WRONG(lk_cache_write(lk_buffer(r.graph, "c", LK_F32, 3, ((int64_t[]){4, 9, 3}), 0), SEQUENCE, ROWS),
-          "not a buffer with not_saved");
-    WRONG(lk_cache_write(CACHE("c", 9, 4), SEQUENCE, ROWS), "are not (samples, rows, width) of one batch and width");
-    WRONG(lk_cache_write(CACHE("c", 9, 3), x, ROWS), "are not (samples, rows, width)");
-    WRONG(lk_cache_write(CACHE("c", 9, 3), SEQUENCE, ids), "rows (4*) are not (samples, tokens) of x (4*, 2, 3)");
+          "must be a buffer with not_saved");
+    WRONG(lk_cache_write(CACHE("c", 9, 4), SEQUENCE, ROWS),
+          "must be (samples, rows, width), with the same batch and width");
+    WRONG(lk_cache_write(CACHE("c", 9, 3), x, ROWS), "must be (samples, rows, width)");
+    WRONG(lk_cache_write(CACHE("c", 9, 3), SEQUENCE, ids), "rows (4*) do not match (samples, tokens) of x (4*, 2, 3)");
     WRONG(lk_cache_write(CACHE("c", 9, 3), SEQUENCE, SEQUENCE), "rows is f32; expected i32");
-    WRONG(lk_cache_write(CACHE("c", 9, 3), lk_cast(SEQUENCE, LK_BF16), ROWS), "x is bf16 and the cache f32");
+    WRONG(lk_cache_write(CACHE("c", 9, 3), lk_cast(SEQUENCE, LK_BF16), ROWS), "x is bf16, but the cache is f32");
     WRONG(lk_cache_write(CACHE("c", 9, 3), none, ROWS), "x is missing");
     WRONG(lk_cross_entropy(x, x), "labels");
     WRONG(lk_cross_entropy(x, ids, .label_smoothing = 1.0), "label_smoothing");
     WRONG(lk_cross_entropy_each(x, x), "cross_entropy_each: labels");
     WRONG(lk_cross_entropy_each(x, ids, .label_smoothing = 1.0), "label_smoothing");
-    WRONG(lk_mse_each(x, v), "mse_each: x and target need the same shape");
+    WRONG(lk_mse_each(x, v), "mse_each: x and target must have the same shape");
     WRONG(lk_mse(x, v), "differ");
     /* Options that a layer does not have. */
     WRONG(lk_linear(x, "fc", 10, .stride = 2), "lk_linear \"fc\" has no option stride");
@@ -530,7 +531,7 @@ static void an_empty_tensor_among_others_is_named(void)
     char           expected[64];
     lk_plan_config config = LK_PLAN_CONFIG_INIT;
     config.loss = lk_sum(lk_linear(lost, "fc", 3));
-    snprintf(expected, sizeof expected, "empty tensor, first passed to the call in line %d", line);
+    snprintf(expected, sizeof expected, "empty tensor, first passed to the call on line %d", line);
     CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EINVAL && strstr(lk_context_error(r.context), expected), "%s",
           lk_context_error(r.context));
     config.loss = x;

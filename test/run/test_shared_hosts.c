@@ -387,8 +387,8 @@ static void hosts_that_cannot_share_are_refused(void)
 {
     static const placement all[] = {
         {3, {0, 0, 1}, 1, LK_EUNSUPPORTED, "different numbers of ranks"},
-        {4, {0, 1, 0, 1}, 2, LK_EUNSUPPORTED, "not numbered host by host"},
-        {2, {0, 1}, 1, LK_EUNSUPPORTED, "are each alone on their host"},
+        {4, {0, 1, 0, 1}, 2, LK_EUNSUPPORTED, "not numbered consecutively on each host"},
+        {2, {0, 1}, 1, LK_EUNSUPPORTED, "are each on a different host"},
         {4, {0, 0, 1, 1}, 1, LK_EMISMATCH, "lk_comm_hosts"},
         {4, {0, 0, 0, 0}, 2, LK_EMISMATCH, "are on 1"},
         {4, {1, 1, 0, 0}, 2, LK_OK, NULL},
@@ -400,9 +400,9 @@ static void hosts_that_cannot_share_are_refused(void)
         CHECK(lk_spawn(at.world, refuse_hosts, &at, &result) == LK_OK, "placement %zu: %s", i, result.text);
     }
     check_plan(5, 2, 0, "different numbers");
-    check_plan(4, 4, 0, "are each alone on their host");
+    check_plan(4, 4, 0, "are each on a different host");
     check_plan(6, 2, 0, "3 on each host");
-    check_plan(6, 2, 6, "do not hold a whole subtree of the 6 leaves");
+    check_plan(6, 2, 6, "do not hold a complete subtree of the 6 leaves");
     check_plan(6, 2, 8, NULL);
     check_plan(6, 3, 0, NULL);
     check_plan(16, 2, 0, NULL);

@@ -360,7 +360,7 @@ static int refuse_tcp(int rank, void *user)
     config.parallel = (lk_parallel){.world = j.world, .rank = rank, .state = LK_STATE_SHARED};
     REQUIRE(lk_plan_create(r.graph, &config, &r.plan) == LK_OK);
     CHECK(lk_store_create_shared(r.plan, 1, comm, &r.store) == LK_EUNSUPPORTED && !r.store);
-    CHECK(strstr(lk_context_error(r.context), "share no memory"), "%s", lk_context_error(r.context));
+    CHECK(strstr(lk_context_error(r.context), "do not share memory"), "%s", lk_context_error(r.context));
     lk_plan_free(r.plan);
     lk_graph_free(r.graph);
     lk_comm_free(comm);

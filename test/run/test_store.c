@@ -107,7 +107,8 @@ static void slices_and_sizes_that_do_not_exist_are_refused(void)
     float buffer[OUT * IN];
     CHECK_ERROR(&r, lk_store_read(r.store, "v", LK_STATE_VALUE, 0, 1, buffer, 4), LK_ENOENT, "\"v\"");
     CHECK_ERROR(&r, lk_store_read(r.store, "w", LK_STATE_VALUE, 0, 21, buffer, 84), LK_EINVAL, "which has 20");
-    CHECK_ERROR(&r, lk_store_read(r.store, "w", LK_STATE_VALUE, 18, 3, buffer, 12), LK_EINVAL, "from element 18");
+    CHECK_ERROR(&r, lk_store_read(r.store, "w", LK_STATE_VALUE, 18, 3, buffer, 12), LK_EINVAL,
+                "starting at element 18");
     CHECK_ERROR(&r, lk_store_read(r.store, "w", LK_STATE_VALUE, -1, 3, buffer, 12), LK_EINVAL, "element -1");
     CHECK_ERROR(&r, lk_store_read(r.store, "w", LK_STATE_VALUE, 1, INT64_MAX, buffer, 12), LK_EINVAL, "which has 20");
     CHECK_ERROR(&r, lk_store_read(r.store, "w", LK_STATE_VALUE, 1, -1, buffer, 12), LK_EINVAL, "-1 elements");
@@ -132,7 +133,7 @@ static void outputs_are_read_at_the_count_and_before_the_next_run(void)
     CHECK_ERROR(&r, lk_program_output_read(r.program, 1, all, sizeof all), LK_ENOENT, "no output 1");
     CHECK_ERROR(&r, lk_program_output_read(r.program, -1, all, sizeof all), LK_ENOENT, "no output -1");
     CHECK_ERROR(&r, lk_program_output_read(r.program, 0, all, sizeof all - 4), LK_EINVAL,
-                "48 bytes at a count of 3, not 44");
+                "48 bytes for 3 samples, not 44");
     REQUIRE(lk_program_step(r.program, &(lk_step){.step = 1, .count = 2}) == LK_OK);
     CHECK(lk_program_output_read(r.program, 0, all, sizeof all) == LK_OK); /* still the run's 3 */
     REQUIRE(lk_program_run(r.program, LK_EVALUATE) == LK_OK);

@@ -185,8 +185,8 @@ static void a_modified_state_is_skipped(void)
         {"\"epoch\":2", "\"epoch\":1", false, "state.json is damaged: its SHA-256"},
         {"\"step\":20", "\"step\":21", false, "state.json is damaged: its SHA-256"},
         {"}}\n", "}} \n", false, "state.json is damaged: its SHA-256"},
-        {"\"step\":20", "\"step\":21", true, "is of step 21, but its directory is named for step 20"},
-        {"\"step\":20", "\"step\":4611686018427387904", true, "is of step 4611686018427387904"},
+        {"\"step\":20", "\"step\":21", true, "is for step 21, but its directory is named for step 20"},
+        {"\"step\":20", "\"step\":4611686018427387904", true, "is for step 4611686018427387904"},
         {"\"epoch\":2", "\"epoch\":21", true, "inconsistent progress"},
         {"\"position\":80", "\"position\":-1", true, "inconsistent progress"},
         {"\"position\":80", "\"position\":9007199254740993", true, "inconsistent progress"},
@@ -214,11 +214,11 @@ static void a_modified_state_is_skipped(void)
     /* The directory of another step under this name. */
     shell("rm -rf edited/step-00000020 && cp -r edited/step-00000010 edited/step-00000020");
     r.warnings = 0;
-    CHECK(loaded_step(&r, "edited") == 10 && r.warnings == 1 && strstr(r.warning, "is of step 10"), "%s", r.warning);
+    CHECK(loaded_step(&r, "edited") == 10 && r.warnings == 1 && strstr(r.warning, "is for step 10"), "%s", r.warning);
     shell("rm -rf edited/step-00000010");
     lk_progress progress;
     lk_status   status = lk_checkpoint_load(r.store, in_root("edited"), &progress);
-    CHECK(status == LK_EFORMAT && strstr(lk_context_error(r.context), "is of step 10"), "%s: %s",
+    CHECK(status == LK_EFORMAT && strstr(lk_context_error(r.context), "is for step 10"), "%s: %s",
           lk_status_name(status), lk_context_error(r.context));
     close_rig(&r);
 }

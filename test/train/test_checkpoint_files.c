@@ -223,7 +223,8 @@ static void invalid_names_are_refused(void)
         CHECK(lk_checkpoint_check_files(r.context, in_root("invalid"), &one, 1) == LK_EINVAL);
     }
     lk_checkpoint_file twice[] = {files[0], files[0]}, none = {NULL, "x", 1}, textless = {"a", NULL, 1};
-    CHECK(save_with(&r, "invalid", 1, 1, twice, 2) == LK_EINVAL && strstr(lk_context_error(r.context), "two files"));
+    CHECK(save_with(&r, "invalid", 1, 1, twice, 2) == LK_EINVAL &&
+          strstr(lk_context_error(r.context), "two additional files"));
     CHECK(save_with(&r, "invalid", 1, 1, &none, 1) == LK_EINVAL &&
           save_with(&r, "invalid", 1, 1, &textless, 1) == LK_EINVAL);
     CHECK(save_with(&r, "invalid", 1, 1, files, 17) == LK_EINVAL && strstr(lk_context_error(r.context), "at most 16"));

@@ -482,14 +482,14 @@ static void mistakes_are_named(void)
         {wrong_name, "no field \"wieght\" (did you mean weight?); its fields are x, target, weight"},
         {no_loss, "the loss function did not return a tensor"},
         {twice, "metric \"same\" already exists"},
-        {trained_weight, "the weight gets no gradient"},
+        {trained_weight, "the weight has no gradient"},
         {mean_metric, "metric \"average\": x is already summed or averaged over samples"},
         {summed_loss, "loss: x is already summed or averaged over samples"},
         {mean_loss, "the loss is summed or averaged over samples"},
         {squared_loss, "mul of a loss is not supported. A loss is a sum over samples until the update divides it"},
         {mean_beside_loss, "this part of the loss is summed or averaged over samples"},
         {loss_of_samples, "the loss must be a single number: lk_loss sums"},
-        {NULL, "a field \"label\" of class numbers"}};
+        {NULL, "a field \"label\" with class numbers"}};
     lk_context *context = make_context();
     lk_dataset *data = make_arrays(context, FIRST_REGRESSION);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

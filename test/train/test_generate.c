@@ -576,14 +576,15 @@ static void mistakes_are_named(void)
     ask.prompts = prompts, ask.prompts_count = 3;
     REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "3 prompts");
     ask.prompts_count = 2;
-    REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "prompt 0 has 13 tokens: the context is 10");
+    REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "prompt 0 has 13 tokens, but the context is only 10");
     ask.prompts = (lk_prompt[]){{first_prompt, 3}, {first_prompt, 0}};
     REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "prompt 1 is empty");
     ask.prompts = (lk_prompt[]){{first_prompt, 3}, {(int32_t[]){4, VOCABULARY}, 2}};
-    REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "token 1 of prompt 1 is 61: the vocabulary has 61, 0 to 60");
+    REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL,
+            "token 1 of prompt 1 is 61, but the vocabulary has 61 tokens, 0 to 60");
     ask.prompts = prompts + 1;
     ask.top_p = 1.5;
-    REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "top_p is at most 1");
+    REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "top_p must be at most 1");
     ask.top_p = 0;
     ask.temperature = NAN;
     REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "none may be negative");
@@ -611,8 +612,8 @@ static void a_cache_needs_positions_rows_and_bounds(void)
         if (missing == 3) model.kind = LK_TRANSFORMER_ENCODER, model.classes = 2;
         lk_transformer_result y = lk_transformer(in[0], &model, .positions = in[1], .rows = in[2], .last = in[3],
                                                  .cache = missing == 4 ? -1 : 9);
-        CHECK(y.hidden.id < 0 &&
-                  strstr(lk_graph_error(r.graph), "only gpt and llama support a cache, with positions, rows and last"),
+        CHECK(y.hidden.id < 0 && strstr(lk_graph_error(r.graph),
+                                        "only gpt and llama support a cache, and only with positions, rows and last"),
               "%s", lk_graph_error(r.graph));
         rig_close(&r);
     }

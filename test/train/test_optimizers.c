@@ -100,7 +100,7 @@ static const struct {
     {SETTINGS(.kind = LK_ADAGRAD, .lr_decay = -1), "lr-decay is out of range"},
     {SETTINGS(.kind = LK_ADAGRAD, .initial_accumulator_value = NAN), "initial-accumulator-value is out of range"},
     {SETTINGS(.kind = LK_LION, .beta1 = 1), "beta1 is out of range"},
-    {SETTINGS(.kind = LK_SGD, .nesterov = true), "nesterov needs a momentum above 0"},
+    {SETTINGS(.kind = LK_SGD, .nesterov = true), "nesterov requires a momentum above 0"},
     {SETTINGS(.kind = LK_SGD, .lr = -1), "lr is out of range: it is -1, and must be finite and at least 0"},
     {SETTINGS(.kind = (lk_optimizer_kind)99), "unknown optimizer 99"},
 };

@@ -208,7 +208,7 @@ static void invalid_arguments_are_refused_with_a_reason(void)
     tag[1025] = 0;
     write_file(scratch("file"), "x", 1);
     CHECK_FAILS(context, lk_tensorboard_create(context, scratch("file"), &t), LK_EINVAL, "/file",
-                "a file of that name exists");
+                "a file with that name exists");
     CHECK(!t);
     CHECK_OK(context, lk_tensorboard_create(context, scratch("tags"), &t));
     CHECK_FAILS(context, lk_tensorboard_add_scalar(t, "", 1, 1, 1), LK_EINVAL, "1 to 1024");

@@ -426,7 +426,7 @@ static void check_failing_save(const char *directory, int64_t batch)
     b.config.test = NULL;
     REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
     CHECK(lk_trainer_run(t) == LK_EIO && strstr(lk_context_error(b.context), "step 1000 could not be saved: ") &&
-              strstr(lk_context_error(b.context), "a file of that name exists"),
+              strstr(lk_context_error(b.context), "a file with that name exists"),
           "%s", lk_context_error(b.context));
     CHECK(lk_trainer_progress(t)->step > FAILING_SAVE && lk_trainer_progress(t)->step < 2 * FAILING_SAVE,
           "batches of %lld: stopped at step %lld", (long long)batch, (long long)lk_trainer_progress(t)->step);
@@ -462,7 +462,7 @@ static void saving_does_not_replace_an_earlier_error(void)
     b.config.save_every = 1;
     b.config.keep = 1;
     train(&b, 8, LK_OK);
-    CHECK(strcmp(lk_context_error(b.context), "a batch of -7 samples is invalid: expected at least 1") == 0, "\"%s\"",
+    CHECK(strcmp(lk_context_error(b.context), "the batch size is -7; expected at least 1") == 0, "\"%s\"",
           lk_context_error(b.context));
     close_fixture(&b);
     open_fixture(&b, 1, "no-words");

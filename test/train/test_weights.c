@@ -178,7 +178,7 @@ static void everything_else_is_refused_by_name(void)
     check_refused(&r, "nothing", LK_ENOENT,
                   "holds no checkpoint, no model.safetensors and no model.safetensors.index.json");
     shell("touch nothing/pytorch_model.bin");
-    check_refused(&r, "nothing", LK_ENOENT, "pytorch_model.bin as safetensors");
+    check_refused(&r, "nothing", LK_ENOENT, "pytorch_model.bin to safetensors");
     close_rig(&r);
 }
 
@@ -226,14 +226,14 @@ static void an_index_that_is_wrong_is_refused_by_name(void)
     } cases[] = {
         {MAP(ONE, TWO, TWO, "model-00003.safetensors"),
          "the shard \"model-00003.safetensors\", but there is no such file", LK_ENOENT},
-        {MAP(ONE, TWO, ONE, ONE), "says that " ONE " holds \"h.0.attn.c_attn.weight\", but it does not", LK_EFORMAT},
+        {MAP(ONE, TWO, ONE, ONE), "says that " ONE " contains \"h.0.attn.c_attn.weight\", but it does not", LK_EFORMAT},
         {MAP("../" ONE, TWO, TWO, ONE), "names the shard \"../" ONE "\", which is not the name of a file", LK_EFORMAT},
         {MAP("/etc/passwd", TWO, TWO, ONE), "names the shard \"/etc/passwd\"", LK_EFORMAT},
         {MAP("..", TWO, TWO, ONE), "names the shard \"..\"", LK_EFORMAT},
         {MAP("a/b.safetensors", TWO, TWO, ONE), "names the shard \"a/b.safetensors\"", LK_EFORMAT},
         {MAP("", TWO, TWO, ONE), "names the shard \"\"", LK_EFORMAT},
-        {MAP("a\\u0000b", TWO, TWO, ONE), "the shard of \"wte.weight\" is not the name of a file", LK_EFORMAT},
-        {"{\"weight_map\": {\"wte.weight\": 7}}", "the shard of \"wte.weight\" is not the name of a file", LK_EFORMAT},
+        {MAP("a\\u0000b", TWO, TWO, ONE), "the shard of \"wte.weight\" is not a file name", LK_EFORMAT},
+        {"{\"weight_map\": {\"wte.weight\": 7}}", "the shard of \"wte.weight\" is not a file name", LK_EFORMAT},
         {"{\"weight_map\": {\"wte.weight\": \"" ONE "\", \"h.0.LayerNorm.bias\": \"" ONE
          "\", \"h.0.ln_1.weight\": \"" TWO "\"}}",
          "does not list \"h.0.attn.c_attn.weight\"", LK_EFORMAT},

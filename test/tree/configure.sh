@@ -38,20 +38,20 @@ configure() {
 configure build || fail "tools that do not link stop the configuration: $(cat out.txt)"
 no_mpi="/usr/bin/ld: cannot find -lmpi: No such file or directory"
 no_cuda="nvcc fatal: libcudart_static.a: error: wrong architecture"
-for line in "No MPI module by $work/bin/mpicc.openmpi, which does not link: $no_mpi" \
-    "No MPI module by $work/bin/mpicc.mpich, which does not link: exit status 1, and no message" \
+for line in "No MPI module built with $work/bin/mpicc.openmpi, which cannot link a shared object: $no_mpi" \
+    "No MPI module built with $work/bin/mpicc.mpich, which cannot link a shared object: exit status 1, and no message" \
     "No CUDA module: $work/bin/nvcc does not compile and link: $no_cuda"; do
     [ "$(grep -cF -- "-- $line" out.txt)" = 1 ] || fail "no line '$line': $(cat out.txt)"
 done
-for line in 'No PNG files, without libpng: a program with it does not compile and link' \
-    'No JPEG files, without libjpeg: a program with it does not compile and link' \
-    "Ranks are pinned by the kernel's numbers of cores, without hwloc: a program with it does not compile and link"; do
+for line in 'PNG files cannot be read without libpng: a program that uses it does not compile and link' \
+    'JPEG files cannot be read without libjpeg: a program that uses it does not compile and link' \
+    "Ranks are pinned by the kernel's core numbers without hwloc: a program that uses it does not compile and link"; do
     [ "$(grep -cF -- "-- $line" out.txt)" = 1 ] || fail "no line '$line': $(cat out.txt)"
 done
 if grep -rq 'lockstep_mpi_\|liblockstep-cuda' build/cmake_install.cmake; then fail \
     "a module that is not built would be installed"; fi
 if configure required -DLK_MPI=openmpi; then fail \
     "LK_MPI=openmpi accepts an mpicc that does not link: $(cat out.txt)"; fi
-tr -s '\n ' '  ' < out.txt | grep -q 'LK_MPI is openmpi, and there is no mpicc of openmpi that compiles and links' ||
+tr -s '\n ' '  ' < out.txt | grep -q 'LK_MPI is openmpi, but no mpicc of openmpi that compiles and links was found' ||
     fail "LK_MPI=openmpi: $(cat out.txt)"
 if configure unknown -DLK_MPI=lam; then fail "LK_MPI=lam is accepted"; fi

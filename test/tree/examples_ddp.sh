@@ -58,7 +58,7 @@ for ranks in 2 3; do
         close "$(number "epoch $epoch: loss" mlp-1.txt)" "$(number "epoch $epoch: loss" mlp.txt)" ||
             fail "epoch $epoch, $ranks ranks: $(cat mlp-1.txt mlp.txt)"
     done
-    grep -q 'of 500 points' mlp.txt || fail "not each point once: $(cat mlp.txt)"
+    grep -q 'on 500 points' mlp.txt || fail "not each point once: $(cat mlp.txt)"
     "$examples/infer" corners.safetensors > infer.txt || fail "infer: $(cat infer.txt)"
     rm corners.safetensors
 done

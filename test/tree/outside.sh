@@ -28,7 +28,7 @@ prefix/bin/lockstep --version | grep -q '^lockstep [0-9]'
     { echo "no man pages" >&2; exit 1; }
 for file in bash-completion/completions/lockstep zsh/site-functions/_lockstep fish/vendor_completions.d/lockstep.fish; \
     do
-    grep -q 'completion of lockstep' "prefix/share/$file" || { echo "no share/$file" >&2; exit 1; }
+    grep -q 'completion for lockstep' "prefix/share/$file" || { echo "no share/$file" >&2; exit 1; }
 done
 
 # shellcheck source=test/mpi.bash

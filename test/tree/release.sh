@@ -28,7 +28,7 @@ expect 1 "0.1.0 is not greater than 0.1.0" release 0.1.0
 expect 1 "0.0.9 is not greater than 0.1.0" release 0.0.9
 expect 1 "no entries under" release 0.2.0
 sed -i 's/^## Unreleased$/## Unreleased\n\n- A thing./' tree/CHANGELOG.md
-expect 1 "not committed" release 0.2.0
+expect 1 "uncommitted" release 0.2.0
 git -C tree commit -qam change
 CHECKS=false expect 1 "a check failed: nothing was released" release 0.2.0
 [ -z "$(git -C tree status --porcelain)" ] && [ "$(git -C tree tag)" = "" ] ||

@@ -174,7 +174,8 @@ grep -q '^cmake --build build .*--target lockstep_command$' stubs/calls &&
     complain "the demo builds more than the command: $(cat stubs/calls)"
 x demo > out.txt 2>&1 || complain "demo again: $(cat out.txt)"
 [ "$(grep -c '^lockstep train' stubs/calls)" = 1 ] || complain "the second demo trains: $(cat stubs/calls)"
-for text in 'is trained already \(3 epochs\)' 'lockstep eval --load' 'lockstep predict --load' './x demo --epochs 6'; do
+for text in 'has already been trained \(3 epochs\)' 'lockstep eval --load' 'lockstep predict --load' \
+    './x demo --epochs 6'; do
     grep -Eq -e "$text" out.txt || complain "the second demo does not print '$text': $(cat out.txt)"
 done
 x demo --epochs 6 > out.txt 2>&1 || complain "demo --epochs 6: $(cat out.txt)"

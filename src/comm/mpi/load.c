@@ -48,21 +48,21 @@ lk_status lk__mpi_load(lk_context *context, const lk__mpi_module **module)
             "backend mpi: this process was not started by Open MPI or MPICH, according to its environment: start "
             "it with mpirun, mpiexec or srun");
     if (!find_module(name, path, sizeof path))
-        return lk__fail(
-            context, LK_EUNSUPPORTED,
-            "backend mpi: there is no %s: this build has no module for %s; build Lockstep where mpicc.%s is "
-            "installed, or give the module's directory with LOCKSTEP_MODULES=DIR",
-            path, strcmp(name, "mpich") == 0 ? "MPICH" : "Open MPI", name);
+        return lk__fail(context, LK_EUNSUPPORTED,
+                        "backend mpi: %s not found: this build has no module for %s; build Lockstep where mpicc.%s is "
+                        "installed, or set LOCKSTEP_MODULES=DIR to the module's directory",
+                        path, strcmp(name, "mpich") == 0 ? "MPICH" : "Open MPI", name);
     /* Global, because MPI loads plugins that need its symbols; NODELETE, because MPI cannot be unloaded. */
     void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
-    if (!library) return lk__fail(context, LK_EUNSUPPORTED, "backend mpi: %s cannot be loaded: %s", path, dlerror());
+    if (!library) return lk__fail(context, LK_EUNSUPPORTED, "backend mpi: cannot load %s: %s", path, dlerror());
     void         *symbol = dlsym(library, LK__MPI_SYMBOL);
     lk__mpi_entry entry;
     memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from data to function pointers */
     *module = symbol ? entry() : NULL;
     dlclose(library);
     if (!*module || (*module)->version != LK__MPI_VERSION)
-        return lk__fail(context, LK_EUNSUPPORTED, "backend mpi: %s belongs to a different version of Lockstep", path);
+        return lk__fail(context, LK_EUNSUPPORTED, "backend mpi: %s was built for a different version of Lockstep",
+                        path);
     return LK_OK;
 }
 

@@ -74,8 +74,8 @@ static int start_once(char *text)
     MPI_Query_thread(&level);
     if (level < MPI_THREAD_SERIALIZED)
         return set_error(text,
-                         "MPI was initialised for one thread only: call MPI_Init_thread(…, MPI_THREAD_MULTIPLE, …), "
-                         "or leave it to Lockstep",
+                         "MPI was initialised without thread support: call MPI_Init_thread(…, MPI_THREAD_MULTIPLE, …), "
+                         "or let Lockstep initialise it",
                          MPI_SUCCESS);
     serialized = level < MPI_THREAD_MULTIPLE;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found);
@@ -157,7 +157,7 @@ static int join_wait(joining *j, double seconds, char *text)
     while (sem_timedwait(&j->done, &end) != 0)
         if (errno != EINTR) {
             snprintf(text, LK__MPI_TEXT,
-                     "not all of %d ranks joined within %.1f s, and MPI does not report which are missing", j->size,
+                     "not all of the %d ranks joined within %.1f s, and MPI does not report which are missing", j->size,
                      seconds);
             return -1;
         }
@@ -248,7 +248,7 @@ static int test_request(lk__mpi_request *r, char *text)
         /* a request that is done becomes MPI_REQUEST_NULL */
         code = MPI_Test(&r->requests[i], &done, MPI_STATUS_IGNORE);
     unlock_mpi();
-    return code == MPI_SUCCESS ? done != 0 : set_error(text, "MPI did not transfer the data", code);
+    return code == MPI_SUCCESS ? done != 0 : set_error(text, "MPI failed to transfer the data", code);
 }
 
 static int begin_all_gather(lk__mpi_group *g, const void *mine, void *all, size_t bytes, lk__mpi_request **made,

@@ -255,7 +255,7 @@ static lk_status gather_over_mpi(lk_comm *c, mpi_state *k, const void *mine, voi
     k->in_order = false;
     if (code < 0) return lk__fail(c->context, LK_EIO, "rank %d cannot join over MPI: %s", c->rank, text);
     return lk__fail(c->context, LK_ETIMEOUT,
-                    "rank %d of %d joined over MPI, but others did not exchange addresses within %.1f s", c->rank,
+                    "rank %d of %d joined over MPI, but other ranks did not exchange addresses within %.1f s", c->rank,
                     c->size, (double)c->connect_ms / 1e3);
 }
 
@@ -367,7 +367,7 @@ static lk_status choose_address(lk_comm *c, const join_info *all, const lk__rend
     }
     if (best > UNREACHABLE) return LK_OK;
     if (!all[0].addresses[0].family)
-        return lk__fail(c->context, LK_EIO, "rank 0 on %s has no interface that is up, except loopback",
+        return lk__fail(c->context, LK_EIO, "rank 0 on %s has no network interface that is up, except loopback",
                         all[0].endpoint.host);
     return lk__fail(c->context, LK_EIO, "rank %d on %s has no route to any address of rank 0 on %s", unreachable_rank,
                     all[unreachable_rank].endpoint.host, all[0].endpoint.host);
@@ -409,7 +409,7 @@ static lk_status make_mesh(lk_comm *c, mpi_state *k, lk__rendezvous_ports ports,
     lk__endpoint_make(c->context, &mine.endpoint);
     list_own_addresses(mine.addresses);
     if (status >= 0 && !lk__entropy(mine.secret, sizeof mine.secret))
-        status = lk__fail(c->context, LK_EIO, "the system provides no random numbers");
+        status = lk__fail(c->context, LK_EIO, "cannot get random numbers from the system");
     if (status >= 0) status = gather_over_mpi(c, k, &mine, all, sizeof mine);
     if (status >= 0) status = open_listener(c, k, ports, &mine, all, &listener);
     mine.endpoint.address = listener.address;
@@ -478,5 +478,5 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, 
 }
 
 const lk__comm_backend lk__backend_mpi =
-    LK__NET_TABLE(create, split, .name = "mpi", .text = "the MPI that started the ranks", .preference = 2,
+    LK__NET_TABLE(create, split, .name = "mpi", .text = "the MPI library that started the ranks", .preference = 2,
                   .available = lk__mpi_available, .makes_token = true);

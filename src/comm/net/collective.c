@@ -54,8 +54,8 @@ lk_status lk__net_run_reserve(const lk__net_collective_run *run, size_t bytes)
     scratch->bytes = scratch->memory ? bytes : 0;
     if (scratch->memory) return LK_OK;
     char text[160];
-    snprintf(text, sizeof text, "rank %d is out of memory: cannot allocate %.1f MiB of scratch for %s", run->rank,
-             (double)bytes / 1048576, lk__comm_kind_name(run->o->kind));
+    snprintf(text, sizeof text, "rank %d is out of memory: cannot allocate %.1f MiB of scratch memory for %s",
+             run->rank, (double)bytes / 1048576, lk__comm_kind_name(run->o->kind));
     return lk__net_raise(run->net, LK_ENOMEM, text);
 }
 
@@ -157,7 +157,7 @@ lk_status lk__net_run_payload(const lk__net_collective_run *run, int from, size_
     if (got == bytes) return LK_OK;
     char text[160];
     snprintf(text, sizeof text,
-             "rank %d sent %zu bytes, but rank %d expected %zu: they are not running the same program", from, got,
+             "rank %d sent %zu bytes, but rank %d expected %zu: the ranks are not running the same program", from, got,
              run->rank, bytes);
     return lk__net_raise(run->net, LK_EMISMATCH, text);
 }

@@ -55,7 +55,7 @@ typedef struct lk__net_retired {
 struct lk__net_connections {
     lk_context              *context;
     int                      rank, size; /* of the group that was created */
-    lk__net_connection      *all;        /* by its rank; the own one is unused */
+    lk__net_connection      *all;        /* by rank; this rank's own entry is unused */
     const lk__net_transport *transport;
     void                    *streams; /* the transport's own, shared by all groups */
     atomic_int               users;   /* groups; the last one that is freed closes them */
@@ -71,7 +71,7 @@ struct lk__net_connections {
     atomic_bool        polling;       /* a caller polls the set for all */
     _Atomic(lk__net *) poller;        /* its group, while it may sleep there */
     atomic_int         followers;     /* callers that sleep on their group's `events` meanwhile */
-    atomic_int         waiting;  /* operations of all groups that go on, or have failed */
+    atomic_int         waiting;  /* operations of all groups that are running or have failed */
     atomic_int         drivers;  /* callers in an operation, who poll the set themselves; the thread then does not */
     _Atomic double     driven;   /* when one did last */
     atomic_bool        watching; /* the thread polls the set */
@@ -94,7 +94,7 @@ void lk__connections_close(lk__net_connections *connections);
 
 /* Adds a descriptor to the epoll set; closing removes it. */
 lk_status lk__connections_watch(lk__net_connections *connections, int fd, lk__net_handler *handler);
-/* Waits once on the set and handles the events; how many. */
+/* Waits once on the set and handles the events; returns how many. */
 int lk__connections_poll(lk__net_connections *connections, int milliseconds);
 
 /* Adds the group, and handles what its peers have sent already. */

@@ -18,7 +18,7 @@ static void queue_bytes(lk__net_connection *c, const char *data, size_t bytes)
 {
     lk_context *context = c->connections->context;
     if (lk__grow(context, (void **)&c->out, &c->out_room, c->out_bytes + bytes, 1) < 0) {
-        lk__log(context, LK_LOG_WARNING, "out of memory: cannot queue messages to rank %d, closing the connection",
+        lk__log(context, LK_LOG_WARNING, "out of memory: cannot queue messages to rank %d; closing the connection",
                 c->rank);
         shutdown(c->fd, SHUT_RDWR);
         return;

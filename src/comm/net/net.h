@@ -49,7 +49,7 @@ struct lk__net_transport {
     lk_status (*send)(lk__net *net, int peer, uint64_t id, const void *data, size_t bytes,
                       lk__net_transfer_state **flight);
     lk_status (*recv)(lk__net *net, int peer, uint64_t id, void *data, size_t bytes, lk__net_transfer_state **flight);
-    lk_status (*reserve)(lk__net *net, int count); /* memory for so many messages in flight; NULL: it needs none */
+    lk_status (*reserve)(lk__net *net, int count); /* memory for this many messages in flight; NULL: it needs none */
     /* Whether it is done: LK_OK, LK_END not yet. Sleeps up to `seconds` for it, in lk__net_pump where it can, and may
      * return earlier. A flight whose connection broke is never done: the control messages report it. */
     lk_status (*wait)(lk__net *net, lk__net_transfer_state *flight, double seconds);
@@ -138,7 +138,7 @@ struct lk__net {
     atomic_bool      abandoned; /* the transport may still write to cancelled transfers: their buffers are not freed */
     int              rank, size;
     lk__net_mesh     mesh;   /* its connections are taken out of it */
-    lk__net_peer    *peers;  /* by rank; the own one is unused */
+    lk__net_peer    *peers;  /* by rank; this rank's own entry is unused */
     uint64_t         number; /* of the current or last collective */
     uint64_t         signature;
     _Atomic uint64_t sent;
@@ -242,7 +242,7 @@ lk_status lk__net_raise_because(lk__net *net, lk_status status, const char *text
 
 /* ---- internal (net.c, wait.c, control.c, verdict.c) ---- */
 
-enum { LK__NET_SLICE_MS = 50 }; /* a wait checks at least so often */
+enum { LK__NET_SLICE_MS = 50 }; /* a wait checks at least this often */
 
 /* The header of a message of `bytes` of this group. */
 lk__net_message_header lk__net_head(const lk__net *net, lk__net_message_kind kind, size_t bytes);

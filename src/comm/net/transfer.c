@@ -169,7 +169,7 @@ static lk_status begin_send(lk__net *net, transfers *t, int peer, uint64_t id)
         if (s->id == id && s->work->operation.root == peer && !s->flight)
             return net->transport->send(net, peer, id, s->work->operation.send, operation_bytes(&s->work->operation),
                                         &s->flight);
-    return lk__net_raise(net, LK_EMISMATCH, "a rank is ready for a message that this rank did not announce");
+    return lk__net_raise(net, LK_EMISMATCH, "a rank requested a message that this rank did not announce");
 }
 
 static lk_status advance_sends(lk__net *net, transfers *t, bool *moved)
@@ -264,7 +264,7 @@ static lk_status buffer_messages(lk__net *net, transfers *t, int from)
         if (!(m->data = lk__alloc(net->comm->context, LK_MEMORY_OTHER, m->bytes))) {
             char text[160];
             snprintf(text, sizeof text,
-                     "rank %d is out of memory: cannot store %zu bytes that rank %d sent before they were received",
+                     "rank %d is out of memory: cannot buffer %zu bytes that rank %d sent before the matching receive",
                      net->rank, m->bytes, from);
             return lk__net_raise(net, LK_ENOMEM, text);
         }

@@ -37,7 +37,7 @@ static bool may_begin(const lk_comm *c, char why[LK__P2P_WHY])
     }
     for (int i = 0; i < c->size; i++) {
         if (s->rank_slots[i].maps) continue;
-        snprintf(why, LK__P2P_WHY, "rank %d has no GPU whose memory others can map", i);
+        snprintf(why, LK__P2P_WHY, "rank %d has no GPU whose memory other ranks can map", i);
         return false;
     }
     return true;

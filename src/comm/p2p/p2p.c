@@ -77,7 +77,7 @@ static lk__comm_abilities abilities(const lk_comm *c, const lk__device *device)
 
 const lk__comm_backend lk__backend_p2p = {
     .name = "p2p",
-    .text = "GPUs of one host, which read and write each other's memory",
+    .text = "GPUs on one host, which read and write each other's memory",
     .scope = LK__SCOPE_HOST,
     .maps_devices = true,
     .collective = lk__shm_collective,

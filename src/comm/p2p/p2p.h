@@ -13,13 +13,13 @@
 
 /* Memory of all ranks, as mapped in this process. */
 typedef struct lk__p2p_memory {
-    char                  *parts[LK__PEERS_MOST]; /* by rank; the own one, too. NULL: not mapped */
+    char                  *parts[LK__PEERS_MOST]; /* by rank, including this one. NULL: not mapped */
     size_t                 bytes;                 /* of a part */
     bool                   adopted;               /* it belongs to another group */
     struct lk__p2p_memory *next;
 } lk__p2p_memory;
 
-/* What is said about a queued call. */
+/* The record of a queued call. */
 typedef struct lk__p2p_record {
     lk__comm_call call; /* without buffers; its file is `file` */
     bool          used;
@@ -75,13 +75,13 @@ lk_status lk__p2p_agree(lk_comm *comm, lk_status own, const lk__peers_handle *ha
 lk_status lk__p2p_share(lk_comm *comm, size_t bytes, lk__p2p_memory *memory, char why[LK__P2P_WHY]);
 /* Until when a rank that releases memory now waits for its peers to do the same: less once the group has failed. */
 double lk__p2p_release_end(const lk__p2p *p2p);
-/* Unmaps the peers' parts; frees the own one once they have unmapped it, or cannot use it any more. Waits only
+/* Unmaps the peers' parts; frees its own part once they have unmapped it, or cannot use it any more. Waits only
  * for peers that run: where one was stopped by a signal, the process's end frees the memory. */
 void      lk__p2p_unshare(lk_comm *comm, lk__p2p_memory *memory);
 lk_status lk__p2p_allocate(lk_comm *comm, lk__device *device, uint64_t secret, size_t bytes, void **memory);
-/* lk__comm_adopt; LK_END: the memory is none of a device. */
+/* lk__comm_adopt; LK_END: it is not a device's memory. */
 lk_status lk__p2p_adopt(lk_comm *comm, const lk_comm *of, const void *memory);
-bool      lk__p2p_release(lk_comm *comm, const void *memory); /* false: it is none of the device's */
+bool      lk__p2p_release(lk_comm *comm, const void *memory); /* false: it is not the device's */
 /* Where all ranks have the bytes that this rank has at `own`; false: they are in no symmetric memory. */
 bool lk__p2p_locate(const lk__p2p *p2p, const void *own, size_t bytes, char *parts[LK__PEERS_MOST]);
 

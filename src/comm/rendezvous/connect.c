@@ -186,13 +186,13 @@ static lk_status fail_unreachable(const mesh_setup *b, const outgoing_connection
                         lk__comm_reason_of(l->why).text);
     return lk__fail(
         b->mesh->context, LK_ETIMEOUT,
-        "rank %d of %d cannot reach rank %d (%s, pid %lld) at %s within %.1f s: %s; LOCKSTEP_PORT=4000-4100 "
-        "restricts the ports that ranks listen on, if a firewall is between them",
+        "rank %d of %d cannot reach rank %d (%s, pid %lld) at %s within %.1f s: %s; LOCKSTEP_PORT=4000-4100 restricts "
+        "the ports that ranks listen on, in case a firewall is between them",
         b->mesh->rank, b->mesh->size, l->rank, endpoint->host, (long long)endpoint->pid, text, seconds,
         l->stage == CONNECTING ? "no answer"
         : l->why == EPROTO     ? "the process that listens there belongs to another job"
         : l->why               ? strerror(l->why)
-                               : "it sends nothing");
+                               : "it sent nothing");
 }
 
 static lk_status fail_missing(const mesh_setup *b, double seconds)
@@ -205,10 +205,11 @@ static lk_status fail_missing(const mesh_setup *b, double seconds)
     for (int i = m->rank + 1; i < m->size; i++)
         for (int s = 0; s <= m->streams; s++)
             if (m->ranks[i].fds[s] < 0 && b->acceptor.why)
-                return lk__fail(m->context, LK_EIO,
-                                "rank %d of %d could not accept rank %d (%s, pid %lld) at %s for %.1f s: %s", m->rank,
-                                m->size, i, b->endpoints[i].host, (long long)b->endpoints[i].pid, text, seconds,
-                                lk__comm_reason_of(b->acceptor.why).text);
+                return lk__fail(
+                    m->context, LK_EIO,
+                    "rank %d of %d could not accept a connection from rank %d (%s, pid %lld) at %s for %.1f s: %s",
+                    m->rank, m->size, i, b->endpoints[i].host, (long long)b->endpoints[i].pid, text, seconds,
+                    lk__comm_reason_of(b->acceptor.why).text);
             else if (m->ranks[i].fds[s] < 0)
                 return lk__fail(m->context, LK_ETIMEOUT,
                                 "rank %d of %d (%s, pid %lld) did not connect to rank %d at %s within %.1f s", i,
@@ -329,13 +330,13 @@ static lk_status exchange_on_host(lk_comm *c, const lk__rendezvous_identity *ide
     lk__endpoint_make(c->context, &t->ranks[c->rank].endpoint);
     t->ranks[c->rank].endpoint.address = listener->address;
     if (c->rank == 0 && !lk__entropy(t->secret, sizeof t->secret))
-        status = lk__fail(c->context, LK_EIO, "the system provides no random numbers");
+        status = lk__fail(c->context, LK_EIO, "cannot get random numbers from the system");
     if (status >= 0) atomic_store(&t->ranks[c->rank].written, 1);
     for (int i = 0; i < c->size && status >= 0; i++) {
         while (!atomic_load(&t->ranks[i].written) && lk__now() < end) usleep(50);
         if (!atomic_load(&t->ranks[i].written))
             status =
-                lk__fail(c->context, LK_ETIMEOUT, "rank %d of %d joined, then did not publish its address", i, c->size);
+                lk__fail(c->context, LK_ETIMEOUT, "rank %d of %d joined, but did not publish its address", i, c->size);
         endpoints[i] = t->ranks[i].endpoint;
     }
     lk__token_derive(identity->token, t->secret, sizeof t->secret, m->token);

@@ -7,7 +7,7 @@
 #include "comm/rendezvous/acceptor.h"
 #include "comm/rendezvous/identity.h"
 
-/* Of every two ranks the higher connects to the lower. All know the endpoints and mesh->token. */
+/* Of any two ranks, the higher connects to the lower. All know the endpoints and mesh->token. */
 lk_status lk__mesh_connect(lk__net_mesh *mesh, const lk__rendezvous_endpoint *endpoints,
                            lk__rendezvous_listener *listener, double seconds);
 lk_status lk__mesh_make(lk__net_mesh *mesh, lk_context *context, int rank, int size, int streams);

@@ -76,7 +76,7 @@ bool lk__endpoints_verify(lk__rendezvous_endpoint *endpoints, int count, const l
 /* Of this process, without the address. */
 void lk__endpoint_make(const lk_context *context, lk__rendezvous_endpoint *endpoint);
 
-/* A group's own token, derived from that of its job or its parent. */
+/* A group's own token, derived from the token of its job or its parent. */
 enum { LK__NET_TOKEN = 2 * LK__MAC + 1 };
 void lk__token_derive(const char *token, const void *secret, size_t bytes, char derived[LK__NET_TOKEN]);
 

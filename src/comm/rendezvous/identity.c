@@ -172,7 +172,7 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
     bool shared = !config->backend || is_within_host(config->backend);
     if (config->address && identity->world > 1 && !(shared && is_loopback(config->address))) {
         identity->many_hosts = true; /* or may be: the rendezvous shows it */
-        snprintf(identity->tried, sizeof identity->tried, "the program gives rank 0's address, %.60s", config->address);
+        snprintf(identity->tried, sizeof identity->tried, "the program sets rank 0's address, %.60s", config->address);
     }
     if (address &&
         (size_t)snprintf(identity->address, sizeof identity->address, "%s", address) >= sizeof identity->address)
@@ -185,7 +185,7 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
                         ports);
     if (config->port) {
         identity->master = (lk__rendezvous_ports){config->port, config->port};
-        snprintf(identity->port_from, sizeof identity->port_from, "given by the program");
+        snprintf(identity->port_from, sizeof identity->port_from, "set by the program");
     } else if (ports) {
         identity->master = identity->ports;
         snprintf(identity->port_from, sizeof identity->port_from, "LOCKSTEP_PORT");
@@ -203,13 +203,12 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
 static lk_status fail_missing_token(lk_context *context, const lk__rendezvous_identity *identity)
 {
     bool        by_launcher = lk__environment_text(context, LK__ENV_LOCKSTEP_JOB) != NULL;
-    const char *why =
-        by_launcher ? "were started by one lockstep run on each, which makes no token because these launchers are "
-                      "not connected (lockstep run --hosts makes one)"
-                    : "were not started by lockstep run";
+    const char *why = by_launcher ? "were started by a separate lockstep run on each, which do not share a token "
+                                    "(lockstep run --hosts creates one)"
+                                  : "were not started by lockstep run";
     return lk__fail(context, LK_EINVAL,
                     "the ranks are on several hosts (%s) and %s: set LOCKSTEP_TOKEN_FILE to a file that holds the same "
-                    "secret on each host and that only you can read; " LK__TOKEN_RECIPE " makes one",
+                    "secret on each host and that only you can read; " LK__TOKEN_RECIPE " creates one",
                     identity->tried, why);
 }
 
@@ -234,15 +233,16 @@ static lk_status find_token(lk_context *context, const lk_comm_config *config, l
 lk_status lk__identity_find(lk_context *context, const lk_comm_config *config, lk__rendezvous_identity *identity)
 {
     lk_status status = LK_OK;
-    *identity = (lk__rendezvous_identity){.rank = -1, .world = -1, .tried = "given by the program"};
+    *identity = (lk__rendezvous_identity){.rank = -1, .world = -1, .tried = "set by the program"};
     if (config->rank < 0 && config->world < 0) status = read_environment(context, identity);
     if (config->rank >= 0) identity->rank = config->rank;
     if (config->world >= 0) identity->world = config->world;
     if (status < 0) return status;
     if (identity->rank < 0 || identity->world < 1)
-        return lk__fail(context, LK_EINVAL,
-                        "rank %d of a world of %d: give both, or neither to take them from the environment",
-                        identity->rank, identity->world);
+        return lk__fail(
+            context, LK_EINVAL,
+            "the rank is %d and the world size is %d: set both, or neither to take them from the environment",
+            identity->rank, identity->world);
     if (identity->rank >= identity->world)
         return lk__fail(context, LK_EINVAL, "rank %d does not exist in a world of %d (%s); ranks are numbered from 0",
                         identity->rank, identity->world, identity->tried);

@@ -134,7 +134,7 @@ static lk_status make_memory(const lk__rendezvous_local *m, size_t bytes, int *f
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
         return lk__fail(context, LK_ENOMEM,
                         "out of memory: cannot allocate %.1f MiB of shared memory: the file size limit, which applies "
-                        "to it too, is %.1f MiB; raise it with ulimit -f",
+                        "to shared memory too, is %.1f MiB; raise it with ulimit -f",
                         (double)bytes / 1048576, (double)limit.rlim_cur / 1048576);
     *fd = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0) return lk__fail(context, LK_EIO, "cannot create shared memory: %s", lk__comm_reason_of(errno).text);
@@ -161,7 +161,8 @@ static lk_status map_memory(const lk__rendezvous_local *m, int fd, size_t bytes,
     if (!sized || (size_t)about.st_size != total || seals < 0 || !(seals & F_SEAL_SHRINK))
         return lk__fail(
             context, LK_EMISMATCH,
-            "rank 0 does not share the %zu bytes that this rank expects: do all ranks run the same program?", bytes);
+            "rank 0 does not share the %zu bytes that this rank expects: are all ranks running the same program?",
+            bytes);
     void *start = map_aligned(fd, total, total == bytes ? populate : 0);
     /* the same again, and only of this part page tables are filled */
     if (start != MAP_FAILED && total > bytes && populate)
@@ -335,7 +336,7 @@ static lk_status receive_memory(const lk__rendezvous_local *m, int fd, const lk_
     char all;
     if (shared < 0 || reply->bytes != bytes)
         return lk__fail(m->context, LK_EMISMATCH,
-                        "rank 0 shares %llu bytes and rank %d expects %zu: do all ranks run the same program?",
+                        "rank 0 shares %llu bytes, but rank %d expects %zu: are all ranks running the same program?",
                         (unsigned long long)reply->bytes, m->rank, bytes);
     lk_status status = map_memory(m, shared, bytes, memory);
     if (status < 0) return status;
@@ -411,10 +412,10 @@ static outcome request_memory(const lk__rendezvous_local *m, int fd, const char 
         return result;
     }
     lk__rendezvous_trust trust = lk__reply_verify(&reply, &request, m->token);
-    *status =
-        trust == LK__FOREIGN
-            ? lk__fail(m->context, LK_EIO, "process %ld listens on %s and does not speak rank 0's protocol", pid, where)
-            : lk__reply_check(m->context, &reply, trust, &request, where);
+    *status = trust == LK__FOREIGN
+                  ? lk__fail(m->context, LK_EIO, "process %ld listens on %s, but does not speak rank 0's protocol", pid,
+                             where)
+                  : lk__reply_check(m->context, &reply, trust, &request, where);
     if (trust == LK__TRUSTED && reply.status < 0 && reply.status != LK_EMISMATCH) /* that is this rank's error */
         lk__comm_join_failed(m->comm, 0, LK__CAUSE_OWN);
     lk_status failed = *status < 0 && m->check ? m->check(m->comm) : LK_OK;
@@ -430,7 +431,7 @@ static const char *describe_error(int why)
     case ECONNREFUSED: return "nothing listens there";
     case ECONNRESET: return "the listener there closed the connection";
     case EAGAIN: return "the listener there accepts no connections";
-    case EPROTO: return "what listens there does not speak rank 0's protocol";
+    case EPROTO: return "the listener there does not speak rank 0's protocol";
     default: return strerror(why);
     }
 }
@@ -464,7 +465,7 @@ static lk_status join_rank_0(const lk__rendezvous_local *m, size_t bytes, void *
         if (result == NO_REPLY)
             return fail_late(m, 0,
                              lk__fail(m->context, LK_ETIMEOUT,
-                                      "rank 0 of %d listens on %s, and sent nothing to rank %d for %.1f s", m->size,
+                                      "rank 0 of %d listens on %s, but sent nothing to rank %d for %.1f s", m->size,
                                       where, m->rank, lk__now() - begun));
         if (why == ECONNREFUSED && master > 0 && lk__process_gone(master)) return fail_dead_master(m, master);
         if (m->check && (status = m->check(m->comm)) < 0) return status;

@@ -93,8 +93,8 @@ static lk_status refuse_any(const rendezvous *m, const char *name, const address
         if (is_any(&list->addresses[i]))
             return lk__fail(
                 m->context, LK_EINVAL,
-                "rank %d of %d: '%s' stands for every interface, but rank 0 listens on one only: give the name or the "
-                "address by which the other ranks reach rank 0's host, as MASTER_ADDR or lk_comm_config.address",
+                "rank %d of %d: '%s' means all interfaces, but rank 0 listens on only one: set MASTER_ADDR or "
+                "lk_comm_config.address to the name or address at which the other ranks reach rank 0's host",
                 m->rank, m->size, name);
     return LK_OK;
 }
@@ -157,7 +157,7 @@ static lk_status serve_ranks(rendezvous *m)
     m->endpoints[0].address = m->listener->address;
     status = lk__server_open(&server, m->context, m->listener, m->identity->token, LK__TO_JOIN, m->size);
     if (status >= 0 && !lk__entropy(secret, sizeof secret))
-        status = lk__fail(m->context, LK_EIO, "the system provides no random numbers");
+        status = lk__fail(m->context, LK_EIO, "cannot get random numbers from the system");
     if (status >= 0) {
         status = lk__server_receive(&server, &m->waiting, m->identity->port_from);
         if (status < 0) lk__server_note_failure(&server, m->comm);
@@ -250,7 +250,7 @@ static outcome request_endpoints(rendezvous *m, int fd, const char *where, char 
     if (!lk__read_whole(fd, m->endpoints, bytes, end) || !lk__read_whole(fd, mac, sizeof mac, end) ||
         !lk__endpoints_verify(m->endpoints, m->size, &request, m->identity->token, mac)) {
         *status = lk__fail(m->context, LK_EIO,
-                           "rank %d of %d: rank 0 (%s) closed the connection while it sent the list of ranks", m->rank,
+                           "rank %d of %d: rank 0 (%s) closed the connection while sending the list of ranks", m->rank,
                            m->size, where);
         return REFUSED;
     }
@@ -326,13 +326,13 @@ lk_status lk__rendezvous_join(lk_comm *c, const lk__rendezvous_identity *identit
                     .mesh = mesh};
     lk__waiting_begin(&m.waiting, c->context, identity, c->rank, c->size, end);
     if (!identity->address[0])
-        return lk__fail(c->context, LK_EINVAL,
-                        "rank %d of %d: the ranks are on several hosts (%s), and rank 0's address is not given: set "
-                        "MASTER_ADDR",
-                        c->rank, c->size, identity->tried);
+        return lk__fail(
+            c->context, LK_EINVAL,
+            "rank %d of %d: the ranks are on several hosts (%s), and rank 0's address is not known: set MASTER_ADDR",
+            c->rank, c->size, identity->tried);
     if (!identity->master.first)
         return lk__fail(c->context, LK_EINVAL,
-                        "rank %d of %d: the ranks are on several hosts (%s), and rank 0's port is not given: set "
+                        "rank %d of %d: the ranks are on several hosts (%s), and rank 0's port is not known: set "
                         "LOCKSTEP_PORT to a free port (the launcher's own store uses MASTER_PORT)",
                         c->rank, c->size, identity->tried);
     lk_status status = resolve_master(&m);

@@ -93,7 +93,8 @@ static lk_status fail_missing(const lk__rendezvous_server *server, double second
     }
     lk__address_show(&server->acceptor.listener->bound, where, sizeof where);
     if (server->acceptor.why)
-        return lk__fail(context, LK_EIO, "rank 0 of %d could not accept rank%s %s on %s for %.1f s: %s", server->size,
+        return lk__fail(context, LK_EIO,
+                        "rank 0 of %d could not accept a connection from rank%s %s on %s for %.1f s: %s", server->size,
                         missing > 1 ? "s" : "", names, where, seconds, lk__comm_reason_of(server->acceptor.why).text);
     return lk__fail(context, LK_ETIMEOUT,
                     "rank%s %s of %d did not join within %.1f s; rank 0 listened on %s%s%s%s, %d of %d joined%s",

@@ -16,8 +16,8 @@ lk_status lk__token_check(lk_context *context, const char *from, const char *tok
     if (length >= LK__TOKEN_LEAST && length < LK__TOKEN_ROOM) return LK_OK;
     return lk__fail(
         context, LK_EINVAL,
-        "%s holds a token of %zu characters: expected %d to %d, for example the output of openssl rand -hex 16", from,
-        length, LK__TOKEN_LEAST, LK__TOKEN_ROOM - 1);
+        "%s holds a token of %zu characters: expected %d to %d characters, such as the output of openssl rand -hex 16",
+        from, length, LK__TOKEN_LEAST, LK__TOKEN_ROOM - 1);
 }
 
 static lk_status check_permissions(lk_context *context, const char *path, const struct stat *about)
@@ -30,9 +30,10 @@ static lk_status check_permissions(lk_context *context, const char *path, const 
             "LOCKSTEP_TOKEN_FILE %s belongs to user %u, but this process runs as user %u: use a file of your own", path,
             (unsigned)about->st_uid, (unsigned)geteuid());
     if (about->st_mode & 077)
-        return lk__fail(context, LK_EINVAL,
-                        "LOCKSTEP_TOKEN_FILE %s can be read or written by others (its mode is %03o): chmod 600 it",
-                        path, (unsigned)about->st_mode & 0777);
+        return lk__fail(
+            context, LK_EINVAL,
+            "LOCKSTEP_TOKEN_FILE %s can be read or written by others (its mode is %03o): run chmod 600 on it", path,
+            (unsigned)about->st_mode & 0777);
     return LK_OK;
 }
 
@@ -54,8 +55,8 @@ lk_status lk__token_read(lk_context *context, const char *path, char token[LK__T
     while (n > 0 && isspace((unsigned char)token[n - 1])) n--;
     if (n < LK__TOKEN_LEAST || n >= LK__TOKEN_ROOM || memchr(token, 0, (size_t)n) || memchr(token, '\n', (size_t)n))
         return lk__fail(context, LK_EINVAL,
-                        "LOCKSTEP_TOKEN_FILE %s does not hold one line of %d to %d characters: for example the output "
-                        "of openssl rand -hex 16",
+                        "LOCKSTEP_TOKEN_FILE %s does not hold one line of %d to %d characters, such as the output of "
+                        "openssl rand -hex 16",
                         path, LK__TOKEN_LEAST, LK__TOKEN_ROOM - 1);
     token[n] = 0;
     return LK_OK;

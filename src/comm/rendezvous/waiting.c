@@ -81,13 +81,13 @@ static void describe_environment(const lk__rendezvous_waiting *waiting, char *ou
     if (lk__environment(waiting->context, LK__ENV_LOCKSTEP_JOB) || !lk__environment(waiting->context, LK__ENV_RANK))
         return; /* a launcher starts them, or the program itself */
     if (identity->many_hosts)
-        snprintf(out, size, "; each is started with its RANK, and with WORLD_SIZE=%d MASTER_ADDR=%s LOCKSTEP_PORT=%d",
+        snprintf(out, size, "; start each rank with its RANK and WORLD_SIZE=%d MASTER_ADDR=%s LOCKSTEP_PORT=%d",
                  waiting->size, identity->address, identity->master.first);
     else
-        snprintf(out, size, "; each is started with its RANK, and with WORLD_SIZE=%d%s%s%s", waiting->size,
+        snprintf(out, size, "; start each rank with its RANK and WORLD_SIZE=%d%s%s%s", waiting->size,
                  master ? " MASTER_PORT=" : "", master ? master : "",
                  identity->local_unknown && identity->address[0]
-                     ? ", on this host: for several hosts set LOCAL_WORLD_SIZE, the number of ranks on each, and "
+                     ? "on this host; for several hosts, set LOCAL_WORLD_SIZE (the number of ranks on each host) and "
                        "LOCKSTEP_TOKEN_FILE"
                      : "");
 }
@@ -118,7 +118,7 @@ void lk__waiting_for_ranks(const lk__rendezvous_waiting *waiting, const bool *mi
     int    count = write_numbers(missing, waiting->size, list, sizeof list);
     describe_hosts(waiting, missing, hosts, sizeof hosts);
     lk__log(waiting->context, LK_LOG_INFO,
-            "rank 0 of %d has waited %.0f s for rank%s %s to join, and waits %.0f s more%s", waiting->size,
+            "rank 0 of %d has waited %.0f s for rank%s %s to join, and will wait %.0f s more%s", waiting->size,
             now - waiting->begun, count > 1 ? "s" : "", list, waiting->end - now, hosts);
 }
 
@@ -130,7 +130,7 @@ void lk__waiting_for_master(const lk__rendezvous_waiting *waiting, const char *w
     if (local && strcmp(local, "0") != 0) return;
     bool has_command = write_command(waiting->context, 0, command, sizeof command);
     lk__log(waiting->context, LK_LOG_INFO,
-            "rank %d of %d has waited %.0f s for rank 0 at %s (%s), and waits %.0f s more%s%s", waiting->rank,
+            "rank %d of %d has waited %.0f s for rank 0 at %s (%s), and will wait %.0f s more%s%s", waiting->rank,
             waiting->size, now - waiting->begun, where, why, waiting->end - now,
-            has_command ? "; its host is started with: " : "", has_command ? command : "");
+            has_command ? "; start its host with: " : "", has_command ? command : "");
 }

@@ -55,8 +55,8 @@ static lk_status check_end(lk__shm *s, const lk__comm_call *o, const lk__shm_sym
     size_t at = y ? (uintptr_t)buffer - (uintptr_t)lk__shm_part(y, s->rank) : 0;
     if (!y || !bytes || (at <= y->bytes && bytes <= y->bytes - at)) return LK_OK;
     return lk__fail(s->comm->context, LK_EINVAL,
-                    "%s:%d: %s: %zu bytes from byte %zu on exceed the %zu bytes of lk_comm_alloc", o->site.file,
-                    o->site.line, lk__comm_kind_name(o->kind), bytes, at, y->bytes);
+                    "%s:%d: %s: %zu bytes starting at byte %zu exceed the %zu bytes allocated by lk_comm_alloc",
+                    o->site.file, o->site.line, lk__comm_kind_name(o->kind), bytes, at, y->bytes);
 }
 
 static lk_status check_ends(lk__shm *s, const lk__comm_call *o)

@@ -13,7 +13,7 @@ typedef struct lk__shm_job {
     uint32_t             base; /* progress when it began */
 } lk__shm_job;
 
-/* Publishes this rank's arrival with its data, and waits for those of all others. */
+/* Publishes this rank's arrival with its data, and waits for the arrivals of all other ranks. */
 lk_status lk__shm_publish_and_await(lk__shm *s, const lk__comm_call *call, uint32_t number);
 /* Elements [first, first + n) of what each rank i published for this one, which are at job->from[i]. */
 void lk__shm_take_parts(const lk__shm_job *job, size_t first, size_t n);

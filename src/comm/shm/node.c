@@ -45,6 +45,6 @@ void lk__shm_place(lk_comm *c, char *memory, size_t bytes)
                                          s->rank_slots[s->node_ranges[i].rank].node);
     if (!placed)
         lk__log(c->context, LK_LOG_WARNING,
-                "the kernel does not let this process choose the memory node of its pages (mbind): what the ranks "
-                "share is on the node of rank 0, which is slower for the others");
+                "the kernel does not let this process choose the memory node of its pages (mbind): the ranks' shared "
+                "memory is on rank 0's memory node, which is slower for the other ranks");
 }

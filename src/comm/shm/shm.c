@@ -334,7 +334,7 @@ static lk__shm *shared(const lk_comm *c) { return c->state; }
 
 const lk__comm_backend lk__backend_shm = {
     .name = "shm",
-    .text = "shared memory, between the ranks of one host",
+    .text = "shared memory, between ranks on one host",
     .scope = LK__SCOPE_HOST,
     .alone = true,
     .collective = lk__shm_collective,

@@ -61,7 +61,7 @@ typedef struct lk__shm_rank_slot {
     char            host[LK__HOST_NAME];
     int32_t         home;     /* the owner's slot in the group that was created, whose memory this one is in */
     _Atomic uint32_t waiting; /* there: waits of the owner, in any group of that memory, that go on or have failed */
-    /* Of a split whose new group begins with the owner: its number, and the block of memory that the group has; -1:
+    /* For a split whose new group begins with the owner: its number, and the block of memory that the group has; -1:
      * none was free. */
     _Alignas(128) _Atomic uint32_t split;
     int32_t split_block;
@@ -287,7 +287,7 @@ void      lk__shm_drop(lk_comm *comm); /* frees what lk__shm_make made */
 size_t    lk__shm_bytes(int size);
 void      lk__shm_leave_mapping(lk__shm *s);            /* this rank no longer uses its group's memory */
 void      lk__shm_set_layout(lk__shm *s, char *memory); /* where the parts of a group's memory are */
-/* ranks: of the parent; number: of its split, above that of any earlier one; secret: equal on all ranks of the new
+/* ranks: of the parent; number: of its split, higher than any earlier one; secret: equal on all ranks of the new
  * group. */
 lk_status lk__shm_split_as(lk_comm *parent, lk_comm *comm, const int *ranks, uint32_t number, uint64_t secret);
 lk_status lk__shm_split(lk_comm *parent, lk_comm *comm, const lk__comm_member *all, const int *ranks);

@@ -172,7 +172,7 @@ static lk_status choose_destination(lk__shm *s, int from, message *m, lk_work *i
     } else if (m->bytes && !(m->data = lk__alloc(s->comm->context, LK_MEMORY_OTHER, m->bytes))) {
         char text[128];
         snprintf(text, sizeof text,
-                 "rank %d is out of memory: cannot store %zu bytes that rank %d sent before they were received",
+                 "rank %d is out of memory: cannot buffer %zu bytes that rank %d sent before the matching receive",
                  s->rank, m->bytes, from);
         return lk__shm_raise(s, LK_ENOMEM, text);
     }

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-/* Those that values may have, and those of files alone: the columns of base/dtype_list.h. */
+/* Types that values may have, and types that only files have: the columns of base/dtype_list.h. */
 #define LK__ARRAY_TYPES(X)                                                                                            \
     X(BOOL, bool, 1, INTEGER, U8, uint8_t, uint8_t, LK__ARRAY_IS_TRUE, LK__ARRAY_IS_TRUE, "BOOL", 8, "b1", "bool")    \
     X(U16, u16, 2, INTEGER, U16, uint16_t, uint16_t, LK__AS_IS, LK__AS_IS, NULL, 0, "u2", "uint16")                   \
@@ -64,14 +64,14 @@ lk_status lk__array_check_finite(lk_context *context, const lk__array *array, co
 
 /* What the values of labels are. */
 typedef struct lk__array_labels {
-    bool   whole;   /* all are whole numbers, and so class numbers unless regression is wanted */
+    bool   whole;   /* all are whole numbers, and so class numbers unless regression is requested */
     double largest; /* of them; at least 0 */
 } lk__array_labels;
 /* LK_EFORMAT for NaN and infinite values and for negative class numbers: the message names the row. */
 lk_status lk__array_survey_labels(lk_context *context, const lk__array *array, bool regression,
                                   lk__array_labels *labels);
 
-/* Of labels of known classes, by their numbers: those that are not known are refused, or noted to be left out. */
+/* For labels of known classes, by number: labels of other classes are refused, or noted to be left out. */
 lk_status lk__array_check_classes(lk_context *context, const lk__array *array, lk__labels *known);
 /* LK_EFORMAT: an element is not an i32, the message names its row. */
 lk_status lk__array_check_i32(lk_context *context, const lk__array *array);
@@ -82,7 +82,7 @@ typedef struct lk__array_list {
     const char      *kind; /* the name of the format */
     const lk__array *arrays;
     int              count;
-    lk__map          maps[2]; /* the first may own the bytes of all arrays, the second those of the labels */
+    lk__map          maps[2]; /* the first may own the bytes of all arrays, the second the bytes of the labels */
 } lk__array_list;
 
 /* A data set of the arrays that belong to the split: by their names, which array is which field. Takes the maps, also
@@ -102,7 +102,7 @@ typedef struct lk__array_npy {
  * must follow it, and no more. */
 lk_status lk__npy_parse(lk_context *context, const lk__array_npy *file, lk__array *array, size_t *begin);
 
-/* Over bytes in memory: takes map. The request's rest is the file's name, for messages. */
+/* The same for bytes in memory: takes map. The request's rest is the file's name, for messages. */
 lk_status lk__npz_dataset(lk_context *context, const lk__data_request *request, lk__map map, lk_dataset **dataset);
 
 #endif

@@ -38,7 +38,7 @@ lk_status lk__array_measure(lk_context *context, lk__array *a)
     char     label[LK__ARRAY_SHOWN];
     uint64_t size = types[a->type].size;
     if (a->rank < 1)
-        return lk__fail(context, LK_EFORMAT, "%s is a single number: the first axis of an array counts samples",
+        return lk__fail(context, LK_EFORMAT, "%s is a single number: expected an array whose first axis is the samples",
                         lk__array_show(a, label));
     for (int i = 0; i < a->rank; i++) {
         if (a->dims[i] < 1)
@@ -182,7 +182,8 @@ static lk_status assign_roles(lk_context *context, const char *label, bool optio
                 found[ROLE_INPUT] = &all->list[i];
             }
     if (!found[ROLE_INPUT])
-        return lk__fail(context, LK_EFORMAT, "%s has no array but the label '%s': expected an input, such as 'x'",
+        return lk__fail(context, LK_EFORMAT,
+                        "%s has no array other than the label '%s': expected an input, such as 'x'",
                         all->list[0].array->file, found[ROLE_LABEL]->array->name);
     return LK_OK;
 }
@@ -239,8 +240,8 @@ static lk_status make_image(lk_context *context, entry *e, bool *image)
     bool first = is_channels(a->dims[1]), last = is_channels(a->dims[3]);
     if (first == last)
         return lk__fail(context, LK_EFORMAT,
-                        "%s of uint8 (%lld, %lld, %lld, %lld): %s; images are (N, C, H, W) or (N, H, W, C) with 1 or 3 "
-                        "channels, and an array of float32 is used as is: np.float32(x) / 255",
+                        "%s is uint8 (%lld, %lld, %lld, %lld): %s; images must be (N, C, H, W) or (N, H, W, C) with 1 "
+                        "or 3 channels; an array of float32 is used as is: np.float32(x) / 255",
                         lk__array_show(a, label), (long long)a->dims[0], (long long)a->dims[1], (long long)a->dims[2],
                         (long long)a->dims[3],
                         first ? "its channels may be the second or the last axis" : "no axis has 1 or 3 channels");
@@ -291,7 +292,8 @@ static lk_status make_known_label(lk_context *context, entry *e, lk__labels *kno
     set_sample_dims(&e->field, a);
     if (a->rank == 1 || (a->rank == 2 && a->dims[1] == 1)) e->field.rank = 0; /* (N, 1) is (N) */
     if (e->field.rank != known->field->rank)
-        return lk__fail(context, LK_EMISMATCH, "%s has labels of %d axes, but the model was trained on labels of %d",
+        return lk__fail(context, LK_EMISMATCH,
+                        "%s has labels with %d axes, but the model was trained on labels with %d",
                         lk__array_show(a, label), e->field.rank, known->field->rank);
     e->field.classes = known->field->classes;
     e->field.class_names = known->field->class_names;
@@ -314,7 +316,7 @@ static lk_status make_label(lk_context *context, entry *e, bool regression, bool
     if (single) e->field.rank = 0;
     if (target) return LK_OK;
     if (labels.largest >= INT32_MAX)
-        return lk__fail(context, LK_EFORMAT, "%s has the label %.0f: class numbers are below %d",
+        return lk__fail(context, LK_EFORMAT, "%s has the label %.0f: class numbers must be below %d",
                         lk__array_show(a, label), labels.largest, INT32_MAX);
     if (labels.largest == 0 && !test)
         return lk__fail(context, LK_EFORMAT, "%s has only the label 0: expected at least two classes",

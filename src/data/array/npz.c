@@ -71,9 +71,10 @@ static lk_status read_members(lk_context *context, const lk__data_request *reque
         lk__array *a = &arrays[(*count)++];
         *a = (lk__array){.file = label};
         if (!take_name(&m, a->name))
-            return lk__fail(context, LK_EFORMAT,
-                            "%s is not a .npz file: it holds '%.*s', which is not NAME.npy with a name below %d bytes",
-                            label, m.name_length < 80 ? (int)m.name_length : 80, m.name, LK__ARRAY_NAME);
+            return lk__fail(
+                context, LK_EFORMAT,
+                "%s is not a .npz file: it holds '%.*s', which is not NAME.npy with a name shorter than %d bytes",
+                label, m.name_length < 80 ? (int)m.name_length : 80, m.name, LK__ARRAY_NAME);
         for (int i = 0; i < *count - 1; i++)
             if (strcmp(arrays[i].name, a->name) == 0)
                 return lk__fail(context, LK_EFORMAT, "%s has two arrays named '%s'", label, a->name);

@@ -169,15 +169,14 @@ lk_status lk__array_check_finite(lk_context *context, const lk__array *a, const 
         for (size_t i = begin; i < end; i++) wrong |= !is_finite(column[i]); /* no branch: the loop is vectorised */
         if (!wrong) continue;
         while (is_finite(column[begin])) begin++;
-        return lk__fail(
-            context, LK_EFORMAT,
-            "%s: row %zu has a value that is %s (number %zu of the row, counted from 0): remove such rows, or "
-            "replace such values, for example with np.nan_to_num",
-            lk__array_show(a, label), begin / row,
-            column[begin] != column[begin] ? "NaN"
-            : a->type == LK__ARRAY_F64     ? "infinite as float32"
-                                           : "infinite",
-            begin % row);
+        return lk__fail(context, LK_EFORMAT,
+                        "%s: row %zu has a value that is %s (at index %zu of the row): remove such rows, or replace "
+                        "such values, for example with np.nan_to_num",
+                        lk__array_show(a, label), begin / row,
+                        column[begin] != column[begin] ? "NaN"
+                        : a->type == LK__ARRAY_F64     ? "infinite as float32"
+                                                       : "infinite",
+                        begin % row);
     }
     return LK_OK;
 }
@@ -221,7 +220,8 @@ lk_status lk__array_check_classes(lk_context *context, const lk__array *a, lk__l
 static lk_status check_i32(void *user, const char *label, size_t row, double value)
 {
     if (value >= INT32_MIN && value <= INT32_MAX) return LK_OK;
-    return lk__fail(user, LK_EFORMAT, "%s: row %zu has %.17g: the model was trained on i32, up to %d", label, row,
+    return lk__fail(user, LK_EFORMAT,
+                    "%s: row %zu has the value %.17g, but the model was trained on i32 values, up to %d", label, row,
                     value, INT32_MAX);
 }
 

@@ -35,8 +35,8 @@ lk_status lk__zip_open(lk_context *context, const char *label, const lk__map *ma
     if (!find_end(map, &end))
         return lk__fail(context, LK_EFORMAT, "%s is %s", label,
                         map->size >= 4 && memcmp(b, "PK\003\004", 4) == 0
-                            ? "truncated: a zip archive ends with its directory, which is missing"
-                            : "not a zip archive, as .npz files are");
+                            ? "truncated: the directory at the end of a zip archive is missing"
+                            : "not a zip archive, so it is not a .npz file");
     disk = number(b + end + 4, 2), disks = number(b + end + 6, 2);
     zip->left = number(b + end + 10, 2);
     uint64_t bytes = number(b + end + 12, 4);

@@ -23,8 +23,8 @@ typedef struct lk__zip {
 
 /* Finds the directory. LK_EFORMAT: not a zip, truncated, or in several parts. Borrows label and map. */
 lk_status lk__zip_open(lk_context *context, const char *label, const lk__map *map, lk__zip *zip);
-/* The next member, with its bounds checked; LK_END after the last. LK_EFORMAT: damaged, encrypted, or compressed by
- * another method than deflate. */
+/* The next member, with its bounds checked; LK_END after the last. LK_EFORMAT: damaged, encrypted, or compressed with a
+ * method other than deflate. */
 lk_status lk__zip_next(lk__zip *zip, lk__zip_member *member);
 
 #endif

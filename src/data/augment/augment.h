@@ -36,7 +36,7 @@ typedef struct lk__augment_jitter {
     int    order[LK__COLORS];
 } lk__augment_jitter;
 
-/* As torchvision's ColorJitter: each factor is uniform in 1 ± strength, not below 0; the hue in ± strength; in random
+/* Like torchvision's ColorJitter: each factor is uniform in 1 ± strength, not below 0; the hue in ± strength; in random
  * order. */
 lk__augment_jitter lk__augment_draw_jitter(const lk__random *random, int64_t index, const double strength[LK__COLORS]);
 /* In place; values are 0 … 1 before and after. One channel has neither saturation nor hue. */

@@ -105,7 +105,7 @@ static lk_status fill(const lk__csv_table *t, lk_dataset *d)
     if (status < 0) return status;
     return row == t->rows && status == LK_END
                ? LK_OK
-               : lk__fail(t->context, LK_EFORMAT, "%s changed while it was read", t->source->label);
+               : lk__fail(t->context, LK_EFORMAT, "%s changed while being read", t->source->label);
 }
 
 /* ---- The data set. ---- */

@@ -29,8 +29,7 @@ const char *lk__csv_show_text(const lk__csv_text *text, char out[LK__SHOWN])
 lk_status lk__csv_refuse_missing(const lk__csv_table *t, const lk__csv *c, int column)
 {
     char shown[LK__SHOWN];
-    return lk__fail(t->context, LK_EFORMAT,
-                    "%s: the value is missing ('%s'): fill such values in, or remove these lines",
+    return lk__fail(t->context, LK_EFORMAT, "%s: missing value ('%s'): fill in missing values, or remove such lines",
                     lk__csv_show_place(t, c, column).text, lk__csv_show_text(&c->fields[column], shown));
 }
 
@@ -118,15 +117,16 @@ static lk_status refuse_label(const lk__csv_table *t, const char *wanted)
 {
     if (!t->names)
         return lk__fail(t->context, LK_EINVAL,
-                        "%s has no header: the label's column is a number from 1 to %d, not '%s'", t->source->label,
-                        t->columns, wanted);
+                        "%s has no header: give the label's column as a number from 1 to %d, not '%s'",
+                        t->source->label, t->columns, wanted);
     char        names[NAMES_SHOWN];
     const char *near = lk__suggest(wanted, t->names, t->columns < 64 ? (size_t)t->columns : 64);
     if (strspn(wanted, "+-0123456789") == strlen(wanted)) near = NULL; /* a number is not a misspelt name */
-    return lk__fail(t->context, LK_EINVAL,
-                    "%s has no column '%s' for the label%s%s%s: it has %s; name one, or give its number from 1 to %d",
-                    t->source->label, wanted, near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "",
-                    show_names(t, names), t->columns);
+    return lk__fail(
+        t->context, LK_EINVAL,
+        "%s has no column '%s' for the label%s%s%s: it has %s; name one of these, or give its number from 1 to %d",
+        t->source->label, wanted, near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "",
+        show_names(t, names), t->columns);
 }
 
 /* By name, or by number from 1. */
@@ -242,11 +242,10 @@ static lk_status refuse_column(const lk__csv_table *t, const char *wanted)
                         "%s: column '%s' cannot be the label: the model reads it as a feature", t->source->label,
                         lk__shown(wanted, shown));
     const char *near = suggest_column(t, wanted);
-    return lk__fail(
-        t->context, LK_EMISMATCH,
-        "%s has no column '%s'%s%s%s, which the model was trained on: its features are found by their names",
-        t->source->label, lk__shown(wanted, shown), near ? " (did you mean '" : "", near ? lk__shown(near, other) : "",
-        near ? "'?)" : "");
+    return lk__fail(t->context, LK_EMISMATCH,
+                    "%s has no column '%s'%s%s%s, which the model was trained on: features are matched by name",
+                    t->source->label, lk__shown(wanted, shown), near ? " (did you mean '" : "",
+                    near ? lk__shown(near, other) : "", near ? "'?)" : "");
 }
 
 /* Columns that the model was not trained on are no features. */
@@ -275,7 +274,7 @@ static lk_status find_by_name(lk__csv_table *t)
     lk_status       status = index_names(t, &index, &repeated);
     if (status == LK_OK && repeated)
         status = lk__fail(t->context, LK_EMISMATCH,
-                          "%s has two columns of the same name, so its columns must be those that the model was "
+                          "%s has two columns with the same name, so its columns must match those that the model was "
                           "trained on, in the same order",
                           t->source->label);
     if (status == LK_OK && !(used = lk__alloc(t->context, LK_MEMORY_OTHER, (size_t)t->columns))) status = LK_ENOMEM;
@@ -335,7 +334,7 @@ lk_status lk__csv_read_first(lk__csv_table *t, lk__csv *c)
     t->columns = c->count;
     if (t->columns < 2 && !is_unlabelled(t) && !(t->features && t->options->label_optional))
         return lk__fail(t->context, LK_EFORMAT,
-                        "%s has one column: expected features and a label, separated by comma, semicolon or tab",
+                        "%s has one column: expected features and a label, separated by commas, semicolons or tabs",
                         t->source->label);
     for (int i = 0; i < c->count; i++)
         if (lk__csv_number(&c->fields[i], &number)) text = false;

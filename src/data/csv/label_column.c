@@ -59,7 +59,7 @@ static lk_status survey_name(lk__csv_table *t, const lk__csv *c)
     size_t      length;
     trim(&c->fields[t->label], &at, &length);
     if (memchr(at, 0, length))
-        return lk__fail(t->context, LK_EFORMAT, "%s: a zero byte", lk__csv_show_place(t, c, t->label).text);
+        return lk__fail(t->context, LK_EFORMAT, "%s: a NUL byte", lk__csv_show_place(t, c, t->label).text);
     return lk__class_names_add(&t->classes, at, length);
 }
 

@@ -105,7 +105,7 @@ static scan scan_record(lk__csv *c, char **next)
             char *start = p;
             while (p < end && !c->special[(unsigned char)*p]) p++;
             *field = (lk__csv_text){.at = start, .length = (size_t)(p - start)};
-            if (p < end && *p == '"') return fail_scan(c, "a quote inside a field that does not begin with one");
+            if (p < end && *p == '"') return fail_scan(c, "a quote inside an unquoted field");
         }
         if (p == end && !c->text.ended) return SCAN_INCOMPLETE;
         c->count++;

@@ -49,7 +49,7 @@ typedef struct lk__csv_table {
 
 /* ---- header.c ---- */
 
-/* Sets what the first record tells. */
+/* Sets what the first record determines. */
 lk_status lk__csv_read_first(lk__csv_table *table, lk__csv *csv);
 /* "FILE: line 7, column 3 ('age')" */
 typedef struct lk__csv_place {
@@ -68,7 +68,7 @@ lk_status lk__csv_survey_label(lk__csv_table *table, const lk__csv *csv);
 lk_status lk__csv_decide(lk__csv_table *table);
 /* Logs what was inferred from the labels, and which option says otherwise. */
 void lk__csv_log_labels(const lk__csv_table *table);
-/* The class of a row, or its target: of a sample that is left out any. */
+/* The class of a row, or its target; any value for a sample that is left out. */
 lk_status lk__csv_read_class(const lk__csv_table *table, const lk__csv *csv, int32_t *class);
 lk_status lk__csv_read_target(const lk__csv_table *table, const lk__csv *csv, float *target);
 

@@ -361,8 +361,8 @@ lk_status lk__data_folder_cache_open(lk__data_folder *f, const char *directory)
     status = map_cache(f, path); /* perhaps it was created meanwhile */
     if (status == LK_END && (status = write_cache(f, file, temporary, path)) == LK_OK &&
         (status = map_cache(f, path)) == LK_END)
-        status =
-            lk__fail(f->context, LK_EIO, "%s: the images changed while their cache was created; start again", path);
+        status = lk__fail(f->context, LK_EIO,
+                          "%s: the images changed while their cache was being created; run the command again", path);
     if (is_still(file, temporary)) unlink(temporary);
     close(file);
     return status;

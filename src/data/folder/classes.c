@@ -17,8 +17,8 @@ lk_status lk__data_folder_find_classes(lk__data_folder *f, const char *train, co
     lk_status status = lk__data_folder_list_classes(&f->list, train);
     if (status < 0) return status;
     if (f->list.classes_count == 0)
-        return lk__fail(f->context, LK_EINVAL,
-                        "folder:%s: it has no subdirectory; each class needs one, with its images", train);
+        return lk__fail(f->context, LK_EINVAL, "folder:%s: no subdirectories; each class needs one, with its images",
+                        train);
     if (f->list.classes_count == 1)
         return lk__fail(f->context, LK_EINVAL, "folder:%s: it has only one class (%s); expected at least two", train,
                         lk__data_folder_class(&f->list, 0));
@@ -72,7 +72,7 @@ static lk_status list_directories(lk__data_folder *f, const lk__data_folder_list
         }
         status = lk__data_folder_list_directory(&f->list, f->root, name, (size_t) class);
         if (status == LK_OK && every && f->list.count == before)
-            status = lk__fail(f->context, LK_EINVAL, "folder:%s: class %s has no PNG or JPEG file", f->root, name);
+            status = lk__fail(f->context, LK_EINVAL, "folder:%s: class %s has no PNG or JPEG files", f->root, name);
     }
     if (status == LK_OK && known->unknown_count && !quiet)
         lk__log(
@@ -100,8 +100,8 @@ lk_status lk__data_folder_list_files(lk__data_folder *f, const lk_open_options *
     if (status == LK_OK) status = list_directories(f, &found, &known, every, quiet);
     if (status == LK_OK && found.classes_count == 0)
         status = lk__fail(f->context, LK_EINVAL,
-                          "folder:%s: it has no subdirectory; each class needs one, with its images. Images without "
-                          "classes are arguments of `lockstep predict`",
+                          "folder:%s: no subdirectories; each class needs one, with its images. To classify images "
+                          "without classes, pass them to `lockstep predict`",
                           f->root);
     if (status == LK_OK && f->list.count == 0)
         status = lk__fail(f->context, LK_EINVAL, "folder:%s: it has no PNG or JPEG files%s", f->root,

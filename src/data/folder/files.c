@@ -9,7 +9,7 @@ static lk_status list_paths(lk__data_folder *f, const char *const *paths, int co
         lk_status status = lk__data_folder_list_path(&f->list, paths[i]);
         if (status < 0) return status;
         if (f->list.count == before)
-            return lk__fail(f->context, LK_EINVAL, "%s: the directory has no PNG or JPEG file", paths[i]);
+            return lk__fail(f->context, LK_EINVAL, "%s: the directory has no PNG or JPEG files", paths[i]);
     }
     return LK_OK;
 }

@@ -19,13 +19,14 @@ static lk_status check_options(lk_context *context, const lk_open_options *o)
         return lk__fail(context, LK_EINVAL,
                         "folder: its labels are classes, but regression needs numbers: use a different loss");
     if (o->height < 0 || o->width < 0 || !o->height != !o->width || o->height > LARGEST_SIDE || o->width > LARGEST_SIDE)
-        return lk__fail(context, LK_EINVAL, "folder: a size of %lldx%lld is invalid: height and width are 1 to %d",
+        return lk__fail(context, LK_EINVAL, "folder: a size of %lldx%lld is invalid: height and width must be 1 to %d",
                         (long long)o->height, (long long)o->width, LARGEST_SIDE);
     if (o->channels != 0 && o->channels != 1 && o->channels != 3)
         return lk__fail(context, LK_EINVAL, "folder: %d channels are invalid: expected 1 (grey) or 3 (RGB)",
                         o->channels);
     if (!(o->holdout >= 0 && o->holdout < 1))
-        return lk__fail(context, LK_EINVAL, "folder: a hold-out of %g is invalid: expected at least 0 and less than 1",
+        return lk__fail(context, LK_EINVAL,
+                        "folder: a hold-out fraction of %g is invalid: expected at least 0 and less than 1",
                         o->holdout);
     return LK_OK;
 }
@@ -312,11 +313,10 @@ lk_status lk__data_folder_create(lk_context *context, const lk_open_options *opt
     lk_status status = check_options(context, options);
     if (status < 0) return status;
     if (!lk__image_supported())
-        return lk__fail(
-            context, LK_EUNSUPPORTED,
-            "%.200s: this build decodes no images; install libpng and libjpeg (libpng-dev, libjpeg-dev) and build "
-            "Lockstep again",
-            title);
+        return lk__fail(context, LK_EUNSUPPORTED,
+                        "%.200s: this build cannot decode images; install libpng and libjpeg (libpng-dev, libjpeg-dev) "
+                        "and rebuild Lockstep",
+                        title);
     lk__data_folder *f = *folder = lk__alloc(context, LK_MEMORY_OTHER, sizeof *f);
     if (!f) return LK_ENOMEM;
     f->context = f->list.context = context;
@@ -341,7 +341,7 @@ static lk_status open_folder(lk_context *context, const lk__data_request *reques
     if (status == LK_OK) status = lk__data_folder_prepare(f, options, probe);
     if (status == LK_OK) status = make_dataset(f, probe, dataset);
     if (status == LK_OK && !probe && f->list.others > 0)
-        lk__log(context, LK_LOG_INFO, "%s: %lld files that are not named .png, .jpg or .jpeg are not used", f->title,
+        lk__log(context, LK_LOG_INFO, "%s: ignoring %lld files that are not named .png, .jpg or .jpeg", f->title,
                 (long long)f->list.others);
     if (status != LK_OK) lk__data_folder_free(f);
     return status;

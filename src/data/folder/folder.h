@@ -37,7 +37,7 @@ lk_status lk__data_folder_list_classes(lk__data_folder_list *list, const char *r
 /* Adds the images below root/CLASS, in the order of torchvision's ImageFolder: by directory, then by name. A class
  * without a directory adds none. */
 lk_status lk__data_folder_list_class(lk__data_folder_list *list, const char *root, size_t label);
-/* The same of a subdirectory of any name, for a class of that number. */
+/* The same for a subdirectory of any name, for a class of that number. */
 lk_status lk__data_folder_list_directory(lk__data_folder_list *list, const char *root, const char *name, size_t label);
 /* Adds a file, whatever its name, or the images below a directory, in the same order. */
 lk_status lk__data_folder_list_path(lk__data_folder_list *list, const char *path);
@@ -91,26 +91,27 @@ lk_status lk__data_folder_decode(const lk__data_folder_decoder *decoder, const c
                                  unsigned char *sample, char message[LK__IMAGE_MESSAGE]);
 
 /* Both passes run on as many threads as the context has, and set `broken` of files that fail. */
-/* Reads every header; sets decoder.scratch. LK_EINVAL: an image has another size than `first`, and is not resized. */
+/* Reads every header; sets decoder.scratch. LK_EINVAL: an image has a different size from `first`, and is not
+ * resized. */
 lk_status lk__data_folder_scan(lk__data_folder *folder);
 /* Decodes every file. put, unless NULL, gets each sample, concurrently. */
 typedef lk_status (*lk__data_folder_put)(void *user, size_t i, const unsigned char *sample);
 lk_status lk__data_folder_decode_all(lk__data_folder *folder, lk__data_folder_put put, void *user);
 
-/* Maps the file of decoded samples in `directory`; if it is missing, damaged or of other files, creates it, for which
+/* Maps the file of decoded samples in `directory`; if it is missing, damaged or for other files, creates it, for which
  * it runs both passes. Sets what they set either way. Another process that creates the same one is waited for. */
 lk_status lk__data_folder_cache_open(lk__data_folder *folder, const char *directory);
-/* The sample of the file with that number; NULL: it is damaged, and the cache will be created anew at the next start.
+/* The sample of the file with that number; NULL: it is damaged, and the cache will be created again at the next start.
  * Any thread. */
 const unsigned char *lk__data_folder_cache_get(lk__data_folder_cache *cache, size_t number);
 void                 lk__data_folder_cache_close(lk__data_folder_cache *cache); /* NULL is fine */
 
 /* ---- classes.c: which classes, and their files. ---- */
 
-/* Sets the classes: those of training where they are known, else the subdirectories of `train`, of which there must be
- * two. */
+/* Sets the classes: the classes of training where they are known, else the subdirectories of `train`, of which there
+ * must be two. */
 lk_status lk__data_folder_find_classes(lk__data_folder *folder, const char *train, const lk_open_options *options);
-/* Lists the files of folder->root by class. A subdirectory that is none of the classes is refused, or left out.
+/* Lists the files of folder->root by class. A subdirectory that is not one of the classes is refused, or left out.
  * `every`: each class must have files. */
 lk_status lk__data_folder_list_files(lk__data_folder *folder, const lk_open_options *options, bool every, bool quiet);
 
@@ -120,7 +121,7 @@ lk_status lk__data_folder_list_files(lk__data_folder *folder, const lk_open_opti
 lk_status lk__data_folder_create(lk_context *context, const lk_open_options *options, const char *title,
                                  lk__data_folder **folder);
 void      lk__data_folder_free(lk__data_folder *folder);
-/* Of a list of files: chooses the shape of a sample by its first image and the options, unless it is chosen already,
+/* For a list of files: chooses the shape of a sample by its first image and the options, unless it is chosen already,
  * and runs the passes; broken files are an error, or are left out. */
 lk_status lk__data_folder_prepare(lk__data_folder *folder, const lk_open_options *options, bool probe);
 /* Gives the folder to a data set, whose field 0 it reads if `reads`. */

@@ -255,12 +255,11 @@ lk_status lk__data_folder_scan(lk__data_folder *f)
     if (other == SIZE_MAX) return LK_OK;
     if (lk__data_folder_probe(f->context, lk__data_folder_path(f, other), &info, message) == LK_OK)
         lk__image_size(&info, &height, &width);
-    return lk__fail(
-        f->context, LK_EINVAL,
-        "%s is %lldx%lld (height x width) and %s is %lldx%lld: images of several sizes need --size H,W, to which "
-        "they are resized",
-        f->first, (long long)f->decoder.height, (long long)f->decoder.width, lk__data_folder_path(f, other),
-        (long long)height, (long long)width);
+    return lk__fail(f->context, LK_EINVAL,
+                    "%s is %lldx%lld (height x width) and %s is %lldx%lld: images of different sizes need --size H,W, "
+                    "to which they are resized",
+                    f->first, (long long)f->decoder.height, (long long)f->decoder.width, lk__data_folder_path(f, other),
+                    (long long)height, (long long)width);
 }
 
 lk_status lk__data_folder_decode_all(lk__data_folder *f, lk__data_folder_put put, void *user)

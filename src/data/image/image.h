@@ -36,7 +36,7 @@ void lk__image_size(const lk__image_info *info, int64_t *height, int64_t *width)
 
 typedef struct lk__image_target {
     int     channels;      /* 1: grey, 3: RGB; alpha is dropped */
-    int64_t height, width; /* resized to this; 0: as the file */
+    int64_t height, width; /* resized to this; 0: as in the file */
 } lk__image_target;
 
 /* Bytes of scratch memory for lk__image_decode. */
@@ -46,9 +46,9 @@ typedef struct lk__image_file {
     const void           *bytes;
     size_t                size;
 } lk__image_file;
-/* Decodes a whole file. scratch is aligned to LK__ALIGN and is all the memory used,
- * except what libjpeg allocates for its object (about 20 KB). out is (channels, height, width). Failures as those of
- * lk__image_probe; pixels that are missing or damaged are a failure, and then out is undefined. */
+/* Decodes a whole file. scratch is aligned to LK__ALIGN and is all the memory used, except what libjpeg allocates for
+ * its object (about 20 KB). out is (channels, height, width). Fails as lk__image_probe does; pixels that are missing or
+ * damaged are a failure, and then out is undefined. */
 lk_status lk__image_decode(const lk__image_file *file, const lk__image_target *target, void *scratch,
                            unsigned char *out, char message[LK__IMAGE_MESSAGE]);
 

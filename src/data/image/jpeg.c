@@ -108,7 +108,7 @@ static void read_header(jpeg *j, const lk__image_info *info, int reduction, cons
     jpeg_start_decompress(&j->file);
     if (j->file.output_width != rows->width || j->file.output_height != rows->height ||
         j->file.output_components != rows->stored) {
-        snprintf(j->message, LK__IMAGE_MESSAGE, "cannot be decoded: libjpeg gives %ux%u pixels of %d components",
+        snprintf(j->message, LK__IMAGE_MESSAGE, "cannot be decoded: libjpeg returned %ux%u pixels with %d components",
                  j->file.output_width, j->file.output_height, j->file.output_components);
         longjmp(j->failed, 1);
     }

@@ -65,8 +65,8 @@ static lk_status read_ihdr(const header *h, const unsigned char *ihdr)
                       colours[type].named);
     if (ihdr[10] || ihdr[11] || ihdr[12] > 1)
         return REFUSE(h, LK_EFORMAT,
-                      "is damaged: compression method %d, filter method %d and interlace method %d; PNG defines 0, 0, "
-                      "and 0 or 1",
+                      "is damaged: it has compression method %d, filter method %d and interlace method %d; PNG defines "
+                      "0, 0, and 0 or 1",
                       ihdr[10], ihdr[11], ihdr[12]);
     h->info->components = colours[type].components;
     h->info->depth = depth;
@@ -80,13 +80,13 @@ static lk_status probe_png(const header *h)
     size_t at = PNG_SIGNATURE;
     if (h->size < at + PNG_AROUND + PNG_IHDR) return need_more(h);
     if (read32(h->bytes + at) != PNG_IHDR || memcmp(h->bytes + at + 4, "IHDR", 4) != 0)
-        return REFUSE(h, LK_EFORMAT, "is damaged: a PNG file begins with the chunk IHDR");
+        return REFUSE(h, LK_EFORMAT, "is damaged: it does not begin with the chunk IHDR");
     lk_status status = read_ihdr(h, h->bytes + at + 8);
     if (status < 0) return status;
     for (;;) { /* the chunks before the pixels; eXIf is the only one that matters here */
         size_t length = read32(h->bytes + at);
         if (length > INT32_MAX)
-            return REFUSE(h, LK_EFORMAT, "is damaged: a chunk of %zu bytes at byte %zu", length, at);
+            return REFUSE(h, LK_EFORMAT, "is damaged: it has an invalid chunk of %zu bytes at byte %zu", length, at);
         if (h->size - at - PNG_AROUND < length) return need_more(h);
         if (memcmp(h->bytes + at + 4, "eXIf", 4) == 0)
             h->info->orientation = lk__exif_orientation(h->bytes + at + 8, length);
@@ -109,7 +109,7 @@ static lk_status read_frame(const header *h, int kind, const unsigned char *data
     if (kind != 0 && kind != 1 && kind != 2 && kind != 9 && kind != 10)
         return REFUSE(h, LK_EUNSUPPORTED, "is a %s JPEG, which is not supported",
                       kind == 3 || kind == 11 ? "lossless" : "hierarchical");
-    if (length < 6) return REFUSE(h, LK_EFORMAT, "is damaged: a JPEG frame header of %zu bytes", length);
+    if (length < 6) return REFUSE(h, LK_EFORMAT, "is damaged: its JPEG frame header has %zu bytes", length);
     int depth = data[0], components = data[5];
     h->info->height = read16(data + 1);
     h->info->width = read16(data + 3);
@@ -120,11 +120,11 @@ static lk_status read_frame(const header *h, int kind, const unsigned char *data
         return REFUSE(h, LK_EUNSUPPORTED, "is a JPEG with %d components, which is not supported: expected 1, 3 or 4",
                       components);
     if (length < 6 + 3 * (size_t)components)
-        return REFUSE(h, LK_EFORMAT, "is damaged: a JPEG frame header of %zu bytes", length);
+        return REFUSE(h, LK_EFORMAT, "is damaged: its JPEG frame header has %zu bytes", length);
     for (int i = 0; i < components; i++) {
         int factors = data[6 + 3 * i + 1];
         if (factors >> 4 < 1 || factors >> 4 > 4 || (factors & 15) < 1 || (factors & 15) > 4)
-            return REFUSE(h, LK_EFORMAT, "is damaged: sampling factors %d and %d", factors >> 4, factors & 15);
+            return REFUSE(h, LK_EFORMAT, "is damaged: it has sampling factors %d and %d", factors >> 4, factors & 15);
         h->info->sampling[i] = (unsigned char)factors;
     }
     if (h->info->height == 0)
@@ -144,7 +144,8 @@ static lk_status read_segment(const header *h, int marker, const unsigned char *
     if (marker == APP1 && length > 6 && memcmp(data, "Exif\0\0", 6) == 0)
         h->info->orientation = lk__exif_orientation(data + 6, length - 6);
     if (marker != SOS) return LK_OK;
-    if (!h->info->components || length < 1) return REFUSE(h, LK_EFORMAT, "is damaged: a scan before the frame header");
+    if (!h->info->components || length < 1)
+        return REFUSE(h, LK_EFORMAT, "is damaged: it has a scan before the frame header");
     if (data[0] < h->info->components) h->info->several_scans = true;
     return LK_END;
 }
@@ -162,7 +163,8 @@ static lk_status probe_jpeg(const header *h)
         if (marker == EOI) return REFUSE(h, LK_EFORMAT, "is damaged: it ends before its pixels");
         if (h->size - at < 2) return need_more(h);
         size_t length = read16(h->bytes + at);
-        if (length < 2) return REFUSE(h, LK_EFORMAT, "is damaged: a segment of %zu bytes at byte %zu", length, at);
+        if (length < 2)
+            return REFUSE(h, LK_EFORMAT, "is damaged: it has an invalid segment of %zu bytes at byte %zu", length, at);
         if (h->size - at < length) return need_more(h);
         lk_status status = read_segment(h, marker, h->bytes + at + 2, length - 2);
         if (status != LK_OK) return status == LK_END ? LK_OK : status;

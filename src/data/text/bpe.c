@@ -167,7 +167,7 @@ lk_status lk__bpe_apply(lk_context *context, const lk__bpe *bpe, lk__bpe_scratch
         return LK_OK;
     }
     if (*count >= UINT32_MAX)
-        return lk__fail(context, LK_EINVAL, "a word of %zu bytes, without a space, is too long to encode", *count);
+        return lk__fail(context, LK_EINVAL, "a word of %zu bytes without spaces is too long to encode", *count);
     /* A pair enters the heap at first, and two enter at each of at most count - 1 merges. */
     if ((status = lk__grow(context, (void **)&s->before, &s->before_room, *count, sizeof *s->before)) < 0 ||
         (status = lk__grow(context, (void **)&s->after, &s->after_room, *count, sizeof *s->after)) < 0 ||

@@ -30,8 +30,8 @@ typedef struct lk__bpe_scratch {
 } lk__bpe_scratch;
 void lk__bpe_scratch_free(lk_context *context, lk__bpe_scratch *scratch);
 
-/* Merges in place, always the pair of lowest rank, of several the leftmost. *count: the ids of the word, before and
- * after. */
+/* Merges in place, always the pair of lowest rank, and of several such pairs the leftmost. *count: the ids of the word,
+ * before and after. */
 lk_status lk__bpe_apply(lk_context *context, const lk__bpe *bpe, lk__bpe_scratch *scratch, int32_t *ids, size_t *count);
 
 #endif

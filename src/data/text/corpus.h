@@ -16,7 +16,8 @@ typedef struct lk__text_file {
     bool        listed; /* not named by the user: it was found in a directory */
 } lk__text_file;
 
-/* The files of a path: itself, or all files below a directory that are not hidden, by directory, then by name. */
+/* The files of a path: the path itself, or all files below a directory that are not hidden, by directory, then by
+ * name. */
 typedef struct lk__text_files {
     lk__data_folder_list list;
     lk__text_file       *files;
@@ -34,11 +35,11 @@ lk_status lk__text_files_add(lk_context *context, lk__text_files *files, const c
 void      lk__text_files_free(lk__text_files *files);
 bool      lk__text_named(const char *path, const char *suffix); /* it ends with the suffix, in any case */
 
-/* What the ids that lk__text_encode passes on are: those of a piece, the template's before and after its document, or
- * the end token that follows it. */
+/* Which ids lk__text_encode passes on: the ids of a piece, the template's ids before and after its document, or the end
+ * token that follows it. */
 typedef enum lk__text_part { LK__TEXT_BODY, LK__TEXT_PREFIX, LK__TEXT_SUFFIX, LK__TEXT_SEPARATOR } lk__text_part;
 
-/* A document, or the next part of a long one. The tokens of the parts are those of the whole. */
+/* A document, or the next part of a long one. The parts have the same tokens as the whole. */
 typedef struct lk__text_piece {
     const char   *text; /* borrowed until the next; not terminated */
     size_t        bytes;

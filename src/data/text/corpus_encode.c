@@ -75,7 +75,7 @@ lk_status lk__text_encode(lk__text_corpus *c, const lk__text_encoding *how, lk__
     lk__text_encoder_free(e.encoder);
     if (status < 0) return status;
     if (totals->invalid && !c->quiet)
-        lk__log(c->context, LK_LOG_WARNING, "%s: %lld sequences of bytes are not UTF-8; each was replaced by U+FFFD",
+        lk__log(c->context, LK_LOG_WARNING, "%s: %lld invalid UTF-8 sequences were each replaced with U+FFFD",
                 c->files[totals->invalid_file].path, (long long)totals->invalid);
     if (totals->bytes == 0) return lk__fail(c->context, LK_EFORMAT, "%s is empty", c->files[0].path);
     return LK_OK;

@@ -11,8 +11,8 @@ typedef struct lk__text_encoder lk__text_encoder;
 lk_status lk__text_encoder_create(const lk_tokenizer *tokenizer, size_t bytes, lk__text_encoder **encoder);
 void      lk__text_encoder_free(lk__text_encoder *encoder); /* NULL is fine; before its tokenizer */
 
-/* With `continues` it is the continuation of the text of the call before, which was cut at lk__text_encoder_cut: the
- * ids of all pieces together are those of the whole text. */
+/* With `continues`, the text continues the text of the previous call, which was cut at lk__text_encoder_cut: all pieces
+ * together have the ids of the whole text. */
 typedef struct lk__text_span {
     const char *text;
     size_t      bytes;

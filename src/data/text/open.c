@@ -28,7 +28,7 @@ static lk_status begin_request(lk_context *context, const char *kind, const lk__
     if (options->packing < -1 || options->packing > 1)
         return lk__fail(context, LK_EINVAL, "packing %d is invalid: expected -1, 0 or 1", options->packing);
     if (!(options->holdout >= 0 && options->holdout < 1) && options->holdout != -1)
-        return lk__fail(context, LK_EINVAL, "a hold-out of %g is invalid: expected at least 0 and less than 1",
+        return lk__fail(context, LK_EINVAL, "a hold-out fraction of %g is invalid: expected at least 0 and less than 1",
                         options->holdout);
     r->holdout = options->holdout > 0 ? options->holdout : 0;
     r->stride = options->stride ? options->stride : r->split == LK_SPLIT_TRAIN ? 0 : r->length;
@@ -232,7 +232,7 @@ static lk_status read_token_file(const lk__text_request *r, lk__text_source *s, 
     int64_t vocabulary = s->tokenizer ? lk_tokenizer_vocabulary(s->tokenizer) : 0;
     int     width = plain_width(r->options, s->path, vocabulary ? vocabulary : r->options->vocabulary);
     if (!width)
-        return lk__fail(r->context, LK_EINVAL, "tokens of %d bytes are invalid: expected 2 or 4",
+        return lk__fail(r->context, LK_EINVAL, "a token size of %d bytes is invalid: expected 2 or 4",
                         r->options->token_bytes);
     lk_status status = lk__map_open(r->context, s->path, &s->map);
     if (status < 0 || (status = lk__text_token_file_read(
@@ -262,7 +262,8 @@ static lk_status open_tokens(lk_context *context, const lk__data_request *reques
     if (options->tokenizer && strcmp(options->tokenizer, "char") == 0)
         return lk__fail(
             context, LK_EINVAL,
-            "tokens:%s: the tokenizer char is made from a text; give the tokenizer.json that made the tokens", s.path);
+            "tokens:%s: the tokenizer char is built from a text; give the tokenizer.json that produced the tokens",
+            s.path);
     if (options->tokenizer) status = lk_tokenizer_open(context, options->tokenizer, &s.tokenizer);
     if (status >= 0) status = read_token_file(&r, &s, &file);
     if (status >= 0)
@@ -286,7 +287,7 @@ const lk__data_format lk__data_format_text = {
 const lk__data_format lk__data_format_jsonl = {
     .about = {.name = "jsonl",
               .form = "jsonl:FILE[,VALIDATION]",
-              .doc = "a JSON object in each line",
+              .doc = "a JSON object on each line",
               .options = "label tokenizer context text-field packing holdout unknown-label stride",
               .traits = LK_DATA_TEXT,
               .holdout = DEFAULT_HOLDOUT},

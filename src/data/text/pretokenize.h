@@ -9,7 +9,7 @@
 typedef enum lk__pretokenizer {
     LK__SPLIT_NOTHING, /* the whole text is one word */
     LK__SPLIT_GPT2,
-    /* each digit is a word first, and the text between them is split as GPT-2's: SmolLM, StarCoder */
+    /* each digit is a word first, and the text between them is split as in GPT-2: SmolLM, StarCoder */
     LK__SPLIT_GPT2_DIGITS,
     LK__SPLIT_LLAMA3,
     LK__SPLIT_QWEN2

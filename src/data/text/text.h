@@ -46,7 +46,7 @@ typedef struct lk__text_segment {
 /* Tokens of a language model, and where they come from: the state of a data set of windows. */
 typedef struct lk__text_source {
     lk_context    *context;
-    lk__text_ids   ids;   /* first all, then those of the split */
+    lk__text_ids   ids;   /* first all ids, then the split's */
     int64_t        first; /* number of the split's first token */
     lk__map        map;   /* the file that has them, or … */
     unsigned char *owned; /* … LK_MEMORY_DATA */
@@ -78,12 +78,12 @@ void lk__text_source_free(lk__text_source *source); /* what it holds, not itself
 /* Makes the data set of windows or packed documents of the split. Takes what *source holds, also when it fails. */
 lk_status lk__text_windows(const lk__text_request *request, lk__text_source *source, lk_dataset **dataset);
 
-/* evaluation.c: of a source with a stride. Divides its documents, or all of it, into windows; sets info.scored and
+/* evaluation.c: for a source with a stride. Divides its documents, or all of it, into windows; sets info.scored and
  * info.scored_bytes. */
 lk_status lk__text_evaluation_plan(lk__text_source *source, int64_t *windows);
 /* The number of the first token of a window. */
 int64_t lk__text_evaluation_start(const lk__text_source *source, int64_t window);
-/* As lk__dataset_read_sample; *bad: the number of an id that is out of range, where false is returned. */
+/* Like lk__dataset_read_sample; *bad: the number of an id that is out of range, where false is returned. */
 bool lk__text_evaluation_read(const lk__text_source *source, int64_t window, void *const *fields, int64_t *bad);
 
 /* windows.c: copies n ids from number `start` on; false: one is out of range, and *bad is its number. */

@@ -86,11 +86,11 @@ static lk_status read_header(lk_context *context, const lk__text_token_bytes *fr
     const unsigned char *bytes = from->bytes;
     size_t               size = from->size;
     if (size < LK__TOKEN_HEADER)
-        return lk__fail(context, LK_EFORMAT, "%s is truncated: its header has %d bytes, the file %zu", label,
+        return lk__fail(context, LK_EFORMAT, "%s is truncated: its header takes %d bytes, but the file has %zu", label,
                         LK__TOKEN_HEADER, size);
     uint32_t version = get_word(bytes, VERSION);
     if (version != kinds[kind].version)
-        return lk__fail(context, LK_EFORMAT, "%s has llm.c's header %u in version %u: only version %u is supported",
+        return lk__fail(context, LK_EFORMAT, "%s has an llm.c header %u of version %u: only version %u is supported",
                         label, kinds[kind].magic, version, kinds[kind].version);
     f->ids.width = kinds[kind].width;
     f->ids.bytes = bytes + LK__TOKEN_HEADER;

@@ -146,7 +146,7 @@ static lk_status choose_width(lk_context *context, const lk_data_tokenize_config
 {
     *width = c->token_bytes ? c->token_bytes : vocabulary <= 65536 ? 2 : 4;
     if (*width != 2 && *width != 4)
-        return lk__fail(context, LK_EINVAL, "tokens of %d bytes are invalid: expected 2 or 4", *width);
+        return lk__fail(context, LK_EINVAL, "a token size of %d bytes is invalid: expected 2 or 4", *width);
     if (*width == 2 && vocabulary > 65536)
         return lk__fail(context, LK_EINVAL, "a vocabulary of %lld tokens does not fit into u16: use u32",
                         (long long)vocabulary);
@@ -194,7 +194,7 @@ static lk_status list_texts(lk_context *context, const lk_data_tokenize_config *
     if (status < 0 || stat(c->out, &out) != 0) return status;
     for (int i = 0; i < files->count; i++)
         if (stat(files->files[i].path, &about) == 0 && about.st_dev == out.st_dev && about.st_ino == out.st_ino)
-            return lk__fail(context, LK_EINVAL, "%s is one of the texts: name another file for the tokens", c->out);
+            return lk__fail(context, LK_EINVAL, "%s is one of the texts: choose another file for the tokens", c->out);
     return LK_OK;
 }
 

@@ -18,7 +18,7 @@ struct lk_tokenizer {
     lk_context       *context;
     lk__text_kind     kind;
     lk__vocabulary    vocabulary;
-    int32_t           single[256]; /* the id of each byte, of characters that of each ASCII one; -1: none */
+    int32_t           single[256]; /* the id of each byte; with characters, of each ASCII character; -1: none */
     int32_t           prefix[LK__TOKENIZER_AROUND], suffix[LK__TOKENIZER_AROUND]; /* of the post-processor's template */
     int               prefix_count, suffix_count;
     int32_t           end, other_end; /* of a document; of special_tokens_map.json, where that is another one */
@@ -35,7 +35,7 @@ lk_status lk__tokenizer_create(lk_context *context, lk__text_kind kind, lk_token
 lk_status lk__tokenizer_keep_file(lk_tokenizer *tokenizer, const char *name, const char *text, size_t bytes);
 /* Writes the files of a tokenizer that was read from none, and tokenizer_config.json where there is none. */
 lk_status lk__tokenizer_write_files(lk_tokenizer *tokenizer);
-/* Finds the end token; `name` is that of tokenizer_config.json or of special_tokens_map.json, or NULL. */
+/* Finds the end token; `name` is its name in tokenizer_config.json or special_tokens_map.json, or NULL. */
 void lk__tokenizer_find_end(lk_tokenizer *tokenizer, const char *name);
 /* Reads a tokenizer.json that is not yet kept as a file. */
 lk_status lk__tokenizer_read_json(lk_context *context, const char *text, size_t bytes, lk_tokenizer **tokenizer);
@@ -48,8 +48,8 @@ lk_status lk__byte_tokenizer(lk_context *context, lk_tokenizer **tokenizer);
 typedef struct lk__text_characters {
     unsigned char seen[0x110000 / 8];
 } lk__text_characters;
-/* Adds those of a text. Invalid UTF-8 counts as U+FFFD, as when it is encoded; so a text in pieces must be cut between
- * characters. */
+/* Adds the characters of a text. Invalid UTF-8 counts as U+FFFD, as when it is encoded; so a text in pieces must be cut
+ * between characters. */
 void lk__characters_add(lk__text_characters *characters, const char *text, size_t bytes);
 /* LK_EINVAL: there are none. */
 lk_status lk__characters_tokenizer(lk_context *context, const lk__text_characters *characters,

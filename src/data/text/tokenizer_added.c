@@ -9,8 +9,8 @@ static lk_status check_id(lk_tokenizer *t, const lk__tokenizer_string *name, int
     int32_t known = lk__vocabulary_find(&t->vocabulary, name->text, name->length);
     int64_t expected = known >= 0 ? known : *next;
     if (id != expected)
-        return lk__fail(t->context, LK_EFORMAT, "added_tokens: \"%.80s\" has the id %lld, but %lld is expected",
-                        name->text, (long long)id, (long long)expected);
+        return lk__fail(t->context, LK_EFORMAT, "added_tokens: \"%.80s\" has the id %lld; expected %lld", name->text,
+                        (long long)id, (long long)expected);
     if (id >= *next) *next = id + 1;
     if (known >= 0) return LK_OK;
     return lk__vocabulary_add(&t->vocabulary, id, &(lk__vocabulary_entry){name->text, name->length, NULL, 0},

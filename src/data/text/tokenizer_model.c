@@ -29,11 +29,10 @@ static lk_status add_token(lk_tokenizer *t, const lk__tokenizer_string *name, lk
         int character;
         if (name->length == 0 ||
             (lk__utf8_decode((const unsigned char *)name->text, &character), (size_t)character != name->length))
-            return lk__fail(
-                t->context, LK_EFORMAT,
-                "model.vocab has the token \"%.80s\", which is not a single character: a WordLevel model is "
-                "supported with single characters only",
-                name->text);
+            return lk__fail(t->context, LK_EFORMAT,
+                            "model.vocab has the token \"%.80s\", which is not a single character: WordLevel models "
+                            "are supported only with single characters",
+                            name->text);
         if (character == 1) t->single[(unsigned char)name->text[0]] = (int32_t)id;
     }
     return LK_OK;
@@ -104,7 +103,7 @@ static lk_status add_merge(lk_tokenizer *t, const lk__json *merge, uint32_t rank
     int32_t both = lk__vocabulary_find(&t->vocabulary, name->text, name->length);
     if (left < 0 || right < 0 || both < 0)
         return lk__tokenizer_refuse(t->context, "a merge", merge,
-                                    both < 0 ? "the token that it makes is not in model.vocab"
+                                    both < 0 ? "the merged token is not in model.vocab"
                                              : "one of its tokens is not in model.vocab");
     lk__bpe_add(&t->bpe, left, right, rank, both);
     return LK_OK;

@@ -132,7 +132,7 @@ static lk_status fail_without_json(lk_context *context, const char *directory)
     bool sentencepiece = lk__path(path, "%s/tokenizer.model", directory) && lk__path_exists(path);
     return lk__fail(context, LK_ENOENT, "%s has no tokenizer.json%s", directory,
                     sentencepiece ? ": its tokenizer.model is a SentencePiece model, which is not supported"
-                                  : "; a fast tokenizer of transformers writes it (save_pretrained)");
+                                  : "; save_pretrained of a fast tokenizer in transformers writes one");
 }
 
 lk_status lk_tokenizer_open(lk_context *context, const char *name, lk_tokenizer **tokenizer)

@@ -1,6 +1,6 @@
 /* tokenizer_parts.c - the parts of a tokenizer.json around the model: normalizer, pre-tokenizer, post-processor,
- * decoder. Unknown parts are refused by an error that names them: otherwise ids that differ from those of `tokenizers`
- * would go unnoticed. */
+ * decoder. Unknown parts are refused by an error that names them: otherwise ids that differ from the ids of
+ * `tokenizers` would go unnoticed. */
 #include "data/text/tokenizer_json.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static lk_status read_sequence(lk_tokenizer *t, const lk__json *sequence, const 
     lk__json  members, member;
     lk_status status = LK_OK;
     if (!lk__json_get(sequence, list, &members) || members.kind != LK__JSON_ARRAY)
-        return lk__tokenizer_refuse(t->context, part, sequence, "a Sequence needs its list");
+        return lk__tokenizer_refuse(t->context, part, sequence, "a Sequence needs a list");
     lk__json_walk walk = lk__json_begin(&members);
     while (status >= 0 && lk__json_next(&walk, NULL, &member)) status = read(t, &member);
     return status;
@@ -36,8 +36,8 @@ lk_status lk__tokenizer_read_normalizer(lk_tokenizer *t, const lk__json *root)
 
 /* ---- pre-tokenizers ---- */
 
-static const char known_pretokenizers[] = "expected ByteLevel alone, after Digits with individual_digits, or after a "
-                                          "Split, Isolated, with the regular expression of GPT-2, Llama 3 or Qwen 2";
+static const char known_pretokenizers[] = "expected ByteLevel alone, after Digits with individual_digits, or after an "
+                                          "Isolated Split with the regular expression of GPT-2, Llama 3 or Qwen 2";
 
 static lk_status refuse_pretokenizer(lk_tokenizer *t, const lk__json *part)
 {
@@ -58,7 +58,7 @@ static lk_status read_split(lk_tokenizer *t, const lk__json *part, bool *charact
     status = lk__tokenizer_decode_string(t->context, &pattern, "pre_tokenizer.pattern.Regex", &text);
     if (status >= 0 && !*characters && !lk__pretokenizer_find(text.text, text.length, &t->pretokenizer))
         status = lk__tokenizer_refuse(t->context, "pre_tokenizer.pattern.Regex", &pattern,
-                                      "expected that of GPT-2, Llama 3 or Qwen 2");
+                                      "expected the regular expression of GPT-2, Llama 3 or Qwen 2");
     lk__tokenizer_string_free(t->context, &text);
     return status;
 }
@@ -152,7 +152,7 @@ static lk_status read_template(lk_tokenizer *t, const lk__json *part)
     lk__json  single, item, token;
     bool      text = false;
     lk_status status = LK_OK;
-    if (t->prefix_count || t->suffix_count) return refuse_template(t, part, "one template is");
+    if (t->prefix_count || t->suffix_count) return refuse_template(t, part, "expected at most one template");
     if (!lk__tokenizer_member(part, "single", &single)) return LK_OK;
     lk__json_walk walk = lk__json_begin(&single);
     while (status >= 0 && lk__json_next(&walk, NULL, &item)) {
@@ -195,7 +195,7 @@ lk_status lk__tokenizer_check_ends(lk_tokenizer *t, const lk__json *root)
     lk_status   status = lk__tokenizer_member(root, "post_processor", &part) ? check_post_processor(t, &part) : LK_OK;
     if (status < 0) return status;
     if (!lk__tokenizer_member(root, "decoder", &part))
-        return lk__fail(t->context, LK_EFORMAT, "there is no decoder: it must be %s", decoder);
+        return lk__fail(t->context, LK_EFORMAT, "there is no decoder: expected %s", decoder);
     return lk__tokenizer_is(&part, decoder)
                ? LK_OK
                : lk__tokenizer_refuse(t->context, "decoder", &part,

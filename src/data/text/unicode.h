@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* As the regular expressions of `tokenizers` see a character: \p{L}, \p{N}, \s, or none of these. */
+/* How the regular expressions of `tokenizers` classify a character: \p{L}, \p{N}, \s, or none of these. */
 typedef enum lk__unicode_class { LK__CHAR_OTHER, LK__CHAR_LETTER, LK__CHAR_NUMBER, LK__CHAR_SPACE } lk__unicode_class;
 
 /* Blocks of 256 characters, 2 bits each. */
@@ -20,8 +20,8 @@ static inline lk__unicode_class lk__char_class(uint32_t code)
     return (lk__unicode_class)(lk__unicode_blocks[lk__unicode_index[code >> 8]][code >> 2 & 63] >> 2 * (code & 3) & 3);
 }
 
-/* Characters that may change under NFC beside others: their combining class, or LK__UNICODE_STARTER for those of class
- * 0 that have a decomposition which NFC keeps, or that may combine with the character before. Sorted. */
+/* Characters that may change under NFC beside others: their combining class, or LK__UNICODE_STARTER for characters of
+ * class 0 that have a decomposition which NFC keeps, or that may combine with the character before. Sorted. */
 enum { LK__UNICODE_STARTER = 255 };
 typedef struct lk__unicode_range {
     uint32_t first, last;

@@ -127,7 +127,7 @@ void attention_scores(const attention *a, const PACKED *const *rows, int64_t cou
 /* out (count × width) += the rows x (count × KEYS) times the first `keys` rows of KEYS packed ones. */
 #define attention_add KERNEL(attention_add)
 void attention_add(const attention *a, const REAL *x, int64_t count, int64_t keys, const PACKED *packed, REAL *out);
-/* out (keys × width) += rows begin … end - 1 of x (QUERIES × KEYS), transposed, times those of QUERIES packed rows. */
+/* out (keys × width) += rows begin … end - 1 of x (QUERIES × KEYS), transposed, times QUERIES packed rows. */
 #define attention_add_transposed KERNEL(attention_add_transposed)
 void attention_add_transposed(const attention *a, const REAL *x, int64_t begin, int64_t end, int64_t keys,
                               const PACKED *packed, REAL *out);

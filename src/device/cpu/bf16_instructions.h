@@ -39,7 +39,7 @@ static inline float lk__without_denormal(float x)
 static inline float lk__operand_bf16(lk__bf16 x) { return lk__without_denormal(lk__from_bf16(x)); }
 
 /* a + b rounded to odd, as the bits of a double: of one that is rounded again, to a number with at least two bits less,
- * the result is that of the exact sum. Neither a + b nor what it consists of is beyond a double. */
+ * the result is that of the exact sum. Neither a + b nor a or b exceeds the range of a double. */
 static inline uint64_t lk__sum_to_odd(double a, double b)
 {
     double   sum = a + b, of_b = sum - a, error = (a - (sum - of_b)) + (b - of_b);
@@ -121,7 +121,7 @@ static inline float lk__vdpbf16ps(float sum, const lk__bf16 *a, const lk__bf16 *
 }
 
 /* sum (m × n) += A (m × 2 pairs) B, where row p of B has n pairs: B(2p, j), B(2p + 1, j). Rows of A and B are `a_row`
- * and `b_row` elements apart, those of the sum `sum_row`. */
+ * and `b_row` elements apart, rows of the sum `sum_row`. */
 static inline void lk__tdpbf16ps(int m, int n, int pairs, float *sum, long sum_row, const lk__bf16 *a, long a_row,
                                  const lk__bf16 *b, long b_row)
 {

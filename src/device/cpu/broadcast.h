@@ -71,7 +71,7 @@ static inline broadcast broadcast_merge(const lk__kernel_call *call, int operand
     return p;
 }
 
-/* Part of an inner row: n elements of y from `begin` on, and the first position in each operand. Steps are those of the
+/* Part of an inner row: n elements of y from `begin` on, and the first position in each operand. Steps are along the
  * last axis: 1, or 0 for one value. */
 typedef void (*broadcast_row)(const void *data, const int64_t at[BROADCAST_MOST], int64_t begin, int64_t n);
 

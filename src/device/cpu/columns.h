@@ -18,8 +18,8 @@ enum { SPAN = 64 }; /* vectors of columns that are summed together */
 #endif
 
 /* load_part without branches; what is past `lanes` (one at least) is undefined. Compilers contract a product and a sum
- * of one basic block alone, and a column's bits must not depend on how many are computed with it. A constant VL makes
- * it a plain load. */
+ * only within one basic block, and a column's bits must not depend on how many are computed with it. A constant VL
+ * makes it a plain load. */
 INLINE vec load_columns_real(const REAL *p, int64_t lanes)
 {
     if (__builtin_constant_p(lanes) && lanes == VL) return load_real(p);

@@ -86,7 +86,7 @@ static inline int64_t patch_deep(const conv *v) { return round_to(v->kh * v->kw 
 static inline int64_t patch_step(const conv *v) { return round_to(patch_deep(v), VL); }
 
 /* sums[channel][0 … patch_vectors * VL) += Σ over `rows` rows of pool windows of the patch at the window's maximum
- * times its gradient, for the channels that start at dy and index. patches are those of the windows' pixels. */
+ * times its gradient, for the channels that start at dy and index. patches belong to the windows' pixels. */
 #define add_argmax_patches KERNEL(add_argmax_patches)
 void add_argmax_patches(const conv *v, const REAL *patches, int64_t rows, const ELEMENT *dy, const uint8_t *index,
                         int64_t channels, REAL *sums);
@@ -175,7 +175,7 @@ void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channel
 void micro_pool(int64_t windows, const REAL *const *a, const runs *r, const REAL *b, const REAL *start, bool relu,
                 ELEMENT *y, uint8_t *index, int64_t step);
 
-/* sum[0…PANEL_COLUMNS) += (or =, to start) the sum of `rows` rows of so many: part of a bias gradient. */
+/* sum[0…PANEL_COLUMNS) += (or =, to start) the sum of `rows` rows of this many: part of a bias gradient. */
 static inline void add_rows(REAL *sum, const PACKED *from, int64_t rows, bool start)
 {
     enum { VECTORS = PANEL_COLUMNS / VL };

@@ -1,4 +1,4 @@
-/* device/cpu/entropy.h - the cross-entropy of one row, for the loss of logits and for that of a linear layer, also of
+/* device/cpu/entropy.h - the cross-entropy of one row, for the loss of logits and the loss of a linear layer, also for
  * rows whose classes are cut into parts. */
 #ifndef LK__CPU_ENTROPY_H
 #define LK__CPU_ENTROPY_H
@@ -6,7 +6,7 @@
 #include "base/sum_parts.h"
 #include "device/cpu/vmath.h"
 
-/* NaN is no maximum. */
+/* NaN is not a maximum. */
 static inline REAL row_most(const REAL *x, int64_t classes)
 {
     vec     best = splat(-INFINITY);
@@ -46,9 +46,9 @@ static inline double row_loss(const REAL *x, int64_t classes, int64_t label, dou
 
 /* ---- rows whose classes are cut ----
  *
- * A part knows of its logits what class_statistics writes; the records of all parts give the loss of the whole row. The
- * parts are those that ranks have or, where any number of ranks must give the same bits, those of attrs.sum: a rank
- * then has a record of each of its own. */
+ * A part knows about its logits what class_statistics writes; the records of all parts give the loss of the whole row.
+ * The parts are the ones that ranks have or, where any number of ranks must give the same bits, the parts of attrs.sum:
+ * a rank then has a record of each of its own. */
 
 typedef struct row_statistics {
     double most, total; /* the largest logit, and the sum of exp(logit - most); 0 where all are -infinity */
@@ -83,7 +83,7 @@ static inline void parts_statistics(const REAL *x, const lk__sum_parts *parts, i
     }
 }
 
-/* Of the whole row, from those of its parts (parts, rows), in their order. */
+/* The record of the whole row, from the records of its parts (parts, rows), in their order. */
 static inline row_statistics join_statistics(const row_statistics *parts, int64_t count, int64_t rows, int64_t row)
 {
     row_statistics all = parts[row];

@@ -22,7 +22,7 @@ enum { MR = 6, NV = 2 };
 enum { MR = 4, NV = 2 };
 #endif
 enum { NR = NV * VL };
-/* Of large products, whose panels are many: a wider tile where the registers hold one, since a loop over k begins and
+/* For large products, which have many panels: a wider tile where the registers hold one, since a loop over k begins and
  * ends less often for as many products, and loads fewer vectors. */
 #if defined(__aarch64__)
 #define LARGE_NV 6
@@ -86,7 +86,7 @@ void micro_large(int64_t m, const PACKED *a, int64_t a_panel, int64_t depth, con
                  int64_t c_row, int64_t n);
 
 /* Blocks of k, one after the other in A and B, of which each is summed by itself, from zero; the sums go onto a stack,
- * whose top two are then added so many times. One sum remains. */
+ * whose top two are then added this many times. One sum remains. */
 enum { TREE_BLOCKS = 12, TREE_STACK = 4 };
 typedef struct tree_blocks {
     int     count;
@@ -94,7 +94,7 @@ typedef struct tree_blocks {
     int64_t length[TREE_BLOCKS];
 } tree_blocks;
 
-/* As micro_large, for the sum of several blocks, each of which begins with a new unit. */
+/* Like micro_large, for the sum of several blocks, each of which begins with a new unit. */
 #define micro_tree KERNEL(micro_tree)
 void micro_tree(int64_t m, const PACKED *a, int64_t a_panel, const tree_blocks *blocks, const PACKED *b, bool add,
                 REAL *c, int64_t c_row, int64_t n);

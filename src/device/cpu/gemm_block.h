@@ -50,7 +50,7 @@ static inline bool gemm_keeps_b(const gemm *g)
 #endif
 }
 
-/* Bytes: of a B packed for all tiles, then for each worker those of its blocks of A, B and C. */
+/* Bytes: of a B packed for all tiles, then for each worker of its blocks of A, B and C. */
 typedef struct gemm_scratch {
     size_t shared, a, b, c;
 } gemm_scratch;

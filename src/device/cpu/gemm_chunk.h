@@ -18,7 +18,7 @@ typedef struct gemm_chunk {
     tree_blocks blocks;
     int         level; /* of its result */
     bool        add;   /* to what is there: the chunk before it */
-    int         after; /* so many levels are then added, each to the one below it */
+    int         after; /* this many levels are then added, each to the one below it */
 } gemm_chunk;
 
 /* Where the next chunk begins. */

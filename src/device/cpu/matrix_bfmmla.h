@@ -217,7 +217,7 @@ INLINE void matrix_store_sums(const matrix_sums *sums, REAL *upper, REAL *lower)
     }
 }
 
-/* Adds to sums[r*sums_row + …], of `rows` rows of A and a vector of columns, the products of so many pairs of k's:
+/* Adds to sums[r*sums_row + …], of `rows` rows of A and a vector of columns, the products of this many pairs of k's:
  * a[r], contiguous along k, and rows of B, b_row apart. rows and pairs are constants where this is inlined. */
 INLINE void matrix_add_rows(const int rows, const int pairs, const ELEMENT *const *a, int64_t k, const ELEMENT *b,
                             int64_t b_row, REAL *sums, int64_t sums_row)

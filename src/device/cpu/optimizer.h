@@ -14,7 +14,7 @@
 typedef struct update_arrays {
     const REAL *gradient;
     REAL       *parameter, *moment[LK_MAX_MOMENTS]; /* of the operation's outputs; NULL: absent */
-    lk__bf16   *stored;                             /* the parameter after the update, rounded; NULL: not wanted */
+    lk__bf16   *stored;                             /* the parameter after the update, rounded; NULL: not needed */
 } update_arrays;
 
 /* Updates the whole vectors of elements begin … end - 1; rule: the kernel's own numbers. */
@@ -29,8 +29,8 @@ typedef struct update {
     lk_dtype         type;    /* of it */
 } update;
 
-/* From INLINE NAME_vectors(NAME_rule, update_arrays, begin, end, stored): NAME_plain and NAME_stored, of which there
- * is one copy of the code. */
+/* From INLINE NAME_vectors(NAME_rule, update_arrays, begin, end, stored): NAME_plain and NAME_stored, from one copy of
+ * the code. */
 #define UPDATE_FUNCTIONS(name)                                                                       \
     UPDATE_FUNCTION name##_plain(const void *rule, const update_arrays *a, int64_t begin, int64_t end)  \
     {                                                                                                \

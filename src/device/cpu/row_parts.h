@@ -60,8 +60,8 @@ static inline size_t row_parts_space(const row_parts *r, int64_t sums, int64_t c
            ((size_t)(sums * row_parts_tiles(r)) * sizeof(double) + (size_t)r->parts.count * sizeof(REAL));
 }
 
-/* partial (tiles, columns): the sums of the parts, each rounded as those of other ranks are, added in the tree into the
- * first of `parts`. */
+/* partial (tiles, columns): the sums of the parts, each rounded like the sums of other ranks, added in the tree into
+ * the first of `parts`. */
 static inline void add_row_parts(lk__pool *pool, const row_parts *r, double *partial, int64_t columns, REAL *parts)
 {
     for (int part = 0; part < r->parts.count; part++) {

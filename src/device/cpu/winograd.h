@@ -27,8 +27,8 @@ enum { PLANES = 36, SKEW = 16 }; /* products of a tile; elements between planes,
 /* With a matrix instruction set the direct product takes less time, and its bound does not grow by the transforms. */
 #define HAS_WINOGRAD !MATRIX
 
-/* Whether the three kernels use it: depends on the shape of an image and the whole weights alone, not on the batch nor
- * on the part. A part's channels are padded to whole vectors. */
+/* Whether the three kernels use it: depends only on the shape of an image and of the whole weights, not on the batch or
+ * the part. A part's channels are padded to whole vectors. */
 #if HAS_WINOGRAD
 #define winograd_fits KERNEL(winograd_fits)
 bool winograd_fits(const conv *v);

@@ -20,7 +20,7 @@ static inline bool attention_is_fast(const lk__kernel_call *call, const attentio
 typedef struct attention_fast_gradients {
     const bf16  *dy;
     const float *lse, *delta;  /* (batch, heads, t) */
-    bf16        *dq, *dk, *dv; /* of head 0, laid out as q, k and v; NULL: not wanted */
+    bf16        *dq, *dk, *dv; /* of head 0, laid out as q, k and v; NULL: not needed */
 } attention_fast_gradients;
 
 lk_status lk__cuda_attention_fast(const lk__kernel_call *call, const attention_view<bf16> &a, bf16 *y, float *lse);

@@ -5,7 +5,8 @@
 
 #include "device/cuda/attention.h"
 
-/* Keys of a part, by the number of keys alone: many blocks read at once, and a combination adds at most 128 parts. */
+/* Keys of a part, which depends only on the number of keys: many blocks read at once, and a combination adds at most
+ * 128 parts. */
 static inline int64_t part_keys(int64_t s)
 {
     int64_t keys = cuda_tiles(cuda_tiles(s, 128), 64) * 64;

@@ -243,7 +243,7 @@ static void report_mismatch(lk__cuda_tuning *c, uint64_t theirs, uint64_t own)
     c->mismatch = true;
     lk__cuda_host.log(c->device->base.context, c->only ? LK_LOG_WARNING : LK_LOG_INFO,
                       "the algorithms of %s were chosen on %s; this is %s: %s", c->whose, origin_text(c, theirs),
-                      origin_text(c, own), c->only ? "its libraries' first choices are used" : "they are tuned again");
+                      origin_text(c, own), c->only ? "the libraries' first choices are used" : "they are tuned again");
 }
 
 /* ---- time ---- */
@@ -364,9 +364,9 @@ void lk__cuda_choice_refuse(lk__cuda_device *device, const lk__cuda_question *q)
     if (!c || c->mismatch) return;
     c->mismatch = true;
     lk__cuda_host.log(device->base.context, LK_LOG_WARNING,
-                      "%s has an algorithm that %s cannot run here: %s, and the last bits may differ",
+                      "%s contains an algorithm that %s cannot run here: %s, so results may differ in their last bits",
                       c->whose[0] ? c->whose : "the list", q->library,
-                      c->only ? "the library's first choice is used" : "it is tuned again");
+                      c->only ? "the library's first choice is used" : "the algorithm is tuned again");
 }
 
 /* ---- lists of programs ---- */
@@ -458,7 +458,7 @@ bool lk__cuda_tuning_text(char *text, size_t bytes)
         measured += !is_first;
     }
     fclose(file);
-    snprintf(text, bytes, "tuned algorithms: %d measured, %d by the library's first choice, in %s", measured, first,
+    snprintf(text, bytes, "tuned algorithms: %d measured, %d set to the library's first choice, in %s", measured, first,
              path);
     return true;
 }

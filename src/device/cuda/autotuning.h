@@ -29,15 +29,15 @@ typedef enum lk__cuda_answer {
     CHOICE_FIRST, /* the library's first algorithm, since there was no time to measure: lk__cuda_choice_first */
 } lk__cuda_answer;
 
-/* A choice of `bytes` bytes. Where one is given that was measured on another GPU, or with other versions, that is said
- * once a program, and it does not count. */
+/* A choice of `bytes` bytes. A given choice that was measured on another GPU, or with other versions, does not count,
+ * which is said once per program. */
 lk__cuda_answer lk__cuda_choice_find(lk__cuda_device *device, const lk__cuda_question *question, void *choice,
                                      size_t bytes);
-/* Whether what is not found is to be measured now, which lk__cuda_choice_keep ends; otherwise the library's first
+/* Whether a choice that is not found is to be measured now, until lk__cuda_choice_keep; otherwise the library's first
  * algorithm is taken. */
 bool lk__cuda_choice_measures(lk__cuda_device *device);
 /* The library's first algorithm was taken: for CHOICE_FIRST, or because no time was left. Adds that to the program's
- * list and, where it is new, to the file. Nothing where only what was given counts, and this was not. */
+ * list and, where it is new, to the file. Does nothing where only given choices count and this is not one of them. */
 void lk__cuda_choice_first(lk__cuda_device *device, const lk__cuda_question *question);
 /* A measurement outside of programs begins: it has all of the time. */
 void   lk__cuda_tuning_restart(lk__cuda_device *device);
@@ -49,7 +49,7 @@ bool lk__cuda_tuning_text(char *text, size_t bytes);
 void lk__cuda_choice_keep(lk__cuda_device *device, const lk__cuda_question *question, const void *choice, size_t bytes);
 /* Adds a choice to the program's list. */
 void lk__cuda_choice_use(lk__cuda_device *device, const lk__cuda_question *question, const void *choice, size_t bytes);
-/* A choice that was given cannot be run: said once a program. */
+/* A choice that was given cannot be run: said once per program. */
 void lk__cuda_choice_refuse(lk__cuda_device *device, const lk__cuda_question *question);
 
 /* device/kernels.h's hooks. */

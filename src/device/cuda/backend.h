@@ -27,7 +27,8 @@ lk_status lk__cuda_finite(lk__device *device, const void *memory, int64_t elemen
 bool lk__cuda_updates(lk__op op); /* whether it is the operation of an optimizer, with a kernel for many tensors */
 /* n nodes of such an operation; the results of running each. */
 lk_status lk__cuda_update_many(lk__op op, const lk__kernel_call *const *calls, int n);
-/* gradient_scale, whose norm is that of the inputs of n nodes square_sum, which need not run, nor what adds them. */
+/* gradient_scale, whose norm is the norm of the inputs of n square_sum nodes; neither these nor the nodes that add them
+ * need to run. */
 lk_status lk__cuda_scale_many(const lk__kernel_call *const *squares, int n, const lk__kernel_call *scale,
                               void *workspace);
 size_t    lk__cuda_scale_many_workspace(const lk__kernel_call *const *squares, int n); /* bytes, from shapes */
@@ -38,7 +39,7 @@ lk_status lk__cuda_end_step(lk__device *device, const lk__device_numbers *number
 /* ---- launch groups: device/launch_group.h. The table is in group_update.cu, by kind. ---- */
 extern const lk__device_group_kernel lk__cuda_group_kernels[LK__GROUP_KINDS];
 bool lk__cuda_groups_are_off(void); /* LOCKSTEP_CUDA_LAUNCH_GROUPS=0: node by node, to compare */
-/* Those of forward, backward and generation need not have the bits of the same rows among others. */
+/* Groups of forward, backward and generation need not have the bits that the same rows have among others. */
 static inline bool runs_groups(const lk__device *device) { return !device->by_heuristic && !lk__cuda_groups_are_off(); }
 #define LK__CUDA_GROUP(name)                                                               \
     bool      lk__cuda_supports_##name(lk__device *device, const lk__device_group *group); \

@@ -58,7 +58,7 @@ static void load_library()
         library = dlopen(names[i], RTLD_LAZY | RTLD_LOCAL);
     if (!library) {
         const char *error = dlerror();
-        snprintf(lt.why, sizeof lt.why, "libcublasLt.so.13 cannot be loaded: %s", error ? error : "not found");
+        snprintf(lt.why, sizeof lt.why, "cannot load libcublasLt.so.13: %s", error ? error : "not found");
         return;
     }
 #define FIND(name)                                                                  \

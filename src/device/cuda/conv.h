@@ -222,7 +222,7 @@ template <typename T, int N = 1> struct gradient_by_pixel {
     const T              *dy;
     const uint8_t        *index; /* NULL: no pool */
     conv_shape            v;
-    typedef pixel_place   place; /* of a pixel of dy at stride 1 and without a pool; else base is that of its image */
+    typedef pixel_place   place; /* of a pixel of dy at stride 1 and without a pool; else base is its image's */
     typedef tap_place     depth;
     __device__ void       select(int64_t group)
     {

@@ -1,10 +1,10 @@
 /* conv_direct.cu - forward and grad_input of 3×3 convolutions of f32 (conv_direct.h).
  *
  * Both are the same computation: pixels × output channels, summed over taps and input channels; grad_input's input is
- * dy, its output channels are those of x, and the taps are in the opposite order. Input channels arrive in stages of a
- * ring of buffers. The warps of a block are `split` groups, each of which sums its part of every stage's channels;
- * their sums are added in order at the end, in shared memory, from where the results leave in packs of four channels.
- * The order of additions depends on the channels alone. */
+ * dy, its output channels are the channels of x, and the taps are in the opposite order. Input channels arrive in
+ * stages of a ring of buffers. The warps of a block are `split` groups, each of which sums its part of every stage's
+ * channels; their sums are added in order at the end, in shared memory, from where the results leave in packs of four
+ * channels. The order of additions depends on the channels alone. */
 #include "device/cuda/conv_direct.h"
 
 #include <stdlib.h>

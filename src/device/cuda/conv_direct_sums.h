@@ -8,13 +8,13 @@
 /* A part sums over `each` tiles of pixels; its sums are [tap][input channel][output channel], and [output channel] for
  * the bias. */
 struct weight_parts {
-    float  *sums, *bias; /* of all parts one after the other; bias NULL: not wanted */
+    float  *sums, *bias; /* of all parts one after the other; bias NULL: not needed */
     int     o, c;
     int64_t tiles, each, count;
 };
 
-/* As many parts as keep a GPU's multiprocessors busy, which have `channel_tiles` blocks each; a number of our own, as
- * the bits depend on it. */
+/* As many parts, of `channel_tiles` blocks each, as keep a GPU's multiprocessors busy: a fixed number, not this GPU's,
+ * because the bits depend on it. */
 static inline int64_t most_parts(int64_t blocks, int64_t channel_tiles)
 {
     return blocks > channel_tiles ? blocks / channel_tiles : 1;

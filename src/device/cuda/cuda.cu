@@ -52,13 +52,13 @@ static const char *advice(cudaError_t error)
 {
     switch (error) {
     case cudaErrorInsufficientDriver: return ": the driver is missing or too old for this build; see `nvidia-smi`";
-    case cudaErrorNoDevice: return ": the driver shows no GPU; see `nvidia-smi` and CUDA_VISIBLE_DEVICES";
+    case cudaErrorNoDevice: return ": the driver finds no GPU; see `nvidia-smi` and CUDA_VISIBLE_DEVICES";
     case cudaErrorDevicesUnavailable:
         return ": the GPU is busy, or in exclusive mode and used by another process; see `nvidia-smi`";
     case cudaErrorUnknown:
     case cudaErrorSystemNotReady:
     case cudaErrorSystemDriverMismatch:
-        return ": the GPU does not respond; see `nvidia-smi`, and `dmesg` for Xid errors";
+        return ": the GPU is not responding; see `nvidia-smi`, and `dmesg` for Xid errors";
     case cudaErrorIllegalAddress:
     case cudaErrorMisalignedAddress:
     case cudaErrorLaunchFailure:
@@ -85,7 +85,7 @@ static lk_status check_gpu(lk__device *d)
 {
     const lk__cuda_device *c = as_cuda(d);
     if (c->number < 0) return lk__cuda_host.fail(d->context, LK_EUNSUPPORTED, "device cuda: %s", c->why);
-    return lk__cuda_check(d, cudaSetDevice(c->number), "choosing it");
+    return lk__cuda_check(d, cudaSetDevice(c->number), "selecting it");
 }
 
 /* ---- memory ---- */
@@ -147,7 +147,8 @@ static void cuda_pin(lk__device *d, void *memory, size_t bytes)
     cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
     if (error == cudaSuccess) return;
     (void)cudaGetLastError();
-    lk__cuda_host.log(d->context, LK_LOG_DEBUG, "%.1f MiB that ranks exchange is not pinned: %s",
+    lk__cuda_host.log(d->context, LK_LOG_DEBUG,
+                      "%.1f MiB of the memory through which ranks exchange data could not be pinned: %s",
                       (double)bytes / 1048576.0, cudaGetErrorString(error));
 }
 
@@ -275,7 +276,7 @@ static lk_status cuda_record_end(lk__device *d, lk__device_stream *s, lk__device
     lk_status         status = lk__cuda_check(d, cudaStreamEndCapture(s->stream, &recorded), "recording a graph");
     *graph = NULL;
     if (status >= 0 && !(g = (lk__device_graph *)calloc(1, sizeof *g))) status = LK_ENOMEM;
-    if (status >= 0) status = lk__cuda_check(d, cudaGraphInstantiate(&g->graph, recorded, 0), "making a graph");
+    if (status >= 0) status = lk__cuda_check(d, cudaGraphInstantiate(&g->graph, recorded, 0), "instantiating a graph");
     if (recorded) (void)cudaGraphDestroy(recorded);
     if (status < 0) free(g);
     if (status >= 0) *graph = g;
@@ -284,7 +285,7 @@ static lk_status cuda_record_end(lk__device *d, lk__device_stream *s, lk__device
 
 static lk_status cuda_graph_run(lk__device *d, lk__device_stream *s, lk__device_graph *g)
 {
-    return lk__cuda_check(d, cudaGraphLaunch(g->graph, s->stream), "starting a graph");
+    return lk__cuda_check(d, cudaGraphLaunch(g->graph, s->stream), "launching a graph");
 }
 
 static void cuda_graph_free(lk__device *d, lk__device_graph *g)
@@ -353,9 +354,9 @@ int lk__cuda_count(char *why, size_t bytes)
                  "the NVIDIA driver is too old: it supports CUDA %d.%d, and this build needs %d.%d or later",
                  version / 1000, version % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     else if (error == cudaSuccess)
-        snprintf(why, bytes, "the driver shows no GPU; see `nvidia-smi` and CUDA_VISIBLE_DEVICES");
+        snprintf(why, bytes, "the driver finds no GPU; see `nvidia-smi` and CUDA_VISIBLE_DEVICES");
     else
-        snprintf(why, bytes, "the driver shows no GPU: %s%s", cudaGetErrorString(error), advice(error));
+        snprintf(why, bytes, "the driver finds no GPU: %s%s", cudaGetErrorString(error), advice(error));
     return 0;
 }
 
@@ -384,8 +385,8 @@ static lk_status choose_gpu(lk_context *context, lk__cuda_device *c, int number)
     c->base.may_share = number >= 0 || variable_is_set(context, LK__ENV_LOCKSTEP_SHARE_DEVICE);
     if (size > count && !c->base.may_share && variable_is_set(context, LK__ENV_LOCKSTEP_STARTED_RANKS))
         return lk__cuda_host.fail(context, LK_EINVAL,
-                                  "%d ranks of this host need a GPU each, but it has %d: start at most %d, or let "
-                                  "ranks share one with --share-device (for tests and small models)",
+                                  "%d ranks on this host need one GPU each, but the host has %d: start at most %d, or "
+                                  "let ranks share one with --share-device (for tests and small models)",
                                   size, count, count);
     c->number = number >= 0 ? number : rank > 0 ? rank % count : 0;
     return LK_OK;

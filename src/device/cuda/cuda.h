@@ -37,7 +37,7 @@ struct lk__cuda_tuning; /* autotuning.cu */
 typedef struct lk__cuda_device {
     lk__device         base;
     int                number;     /* of the GPU; -1: there is none, and only plans are made */
-    int                capability; /* 90 for 9.0; without a GPU that of the plans' default, 90 */
+    int                capability; /* 90 for 9.0; without a GPU, the plans' default, 90 */
     int                processors; /* multiprocessors */
     bool               tf32;       /* products and convolutions of f32 may round their operands */
     lk__device_stream *streams;    /* all of them */
@@ -148,7 +148,7 @@ template <int N, typename T> static __device__ __forceinline__ void store_pack(T
     } break;                                            \
     default: return lk__cuda_no_kernel(call);           \
     }
-/* The same for f32 and f64 alone: operations that are computed in f32 at least. */
+/* The same for f32 and f64 only: operations that are computed in f32 at least. */
 #define BY_WIDE_ELEMENT(dtype, T, ...)                  \
     switch (dtype) {                                    \
     case LK_F32: {                                      \

@@ -192,7 +192,7 @@ static void load_library(void)
     FUNCTIONS(FIND)
 #undef FIND
     if (cupti.cuptiGetVersion(&cupti.version) != 0 || cupti.version < OLDEST)
-        snprintf(cupti.why, sizeof cupti.why, "CUPTI's interface %u is older than CUDA 12.0's", cupti.version);
+        snprintf(cupti.why, sizeof cupti.why, "CUPTI API version %u is older than CUDA 12.0's", cupti.version);
     else
         cupti.loaded = true;
 }

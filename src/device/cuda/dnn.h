@@ -103,7 +103,7 @@ typedef struct lk__dnn_plan {
     int64_t            engine;    /* its number, for messages */
 } lk__dnn_plan;
 
-/* One graph and its plans. The plans are those of the library's heuristic (mode A, then its fallback), in its order. */
+/* One graph and its plans. The plans come from the library's heuristic (mode A, then its fallback), in its order. */
 typedef struct lk__dnn_entry {
     struct lk__dnn_entry *next;
     size_t                key_bytes;

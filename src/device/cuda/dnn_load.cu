@@ -287,8 +287,8 @@ static bool plan_config(lk__dnn_entry *e, lk__dnn_descriptor config, size_t work
     get_attribute(g, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, "CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE",
                   CUDNN_TYPE_INT64, 1, &got, &bytes);
     if (!lk__dnn_failed(g) && (size_t)bytes > workspace)
-        snprintf(g->why, sizeof g->why, "engine %lld needs %lld bytes of workspace; %zu are planned", (long long)engine,
-                 (long long)bytes, workspace);
+        snprintf(g->why, sizeof g->why, "engine %lld needs %lld bytes of workspace; only %zu are planned",
+                 (long long)engine, (long long)bytes, workspace);
     if (lk__dnn_failed(g)) {
         abandon_attempt(g, made, reason);
         return false;
@@ -318,7 +318,7 @@ static void plan_mode(lk__dnn_entry *e, lk__dnn_descriptor operations, cudnnBack
     get_attribute(g, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, "CUDNN_ATTR_ENGINEHEUR_RESULTS",
                   CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, configs);
     if (!lk__dnn_failed(g) && count == 0)
-        snprintf(g->why, sizeof g->why, "the heuristic knows no engine for this graph");
+        snprintf(g->why, sizeof g->why, "the heuristic found no engine for this graph");
     if (lk__dnn_failed(g)) {
         abandon_attempt(g, made, reason);
         return;

@@ -44,10 +44,10 @@ typedef struct lk__cuda_product {
     void *workspace; /* lk__cuda_product_bytes; aligned to 16 */
 } lk__cuda_product;
 
-/* Of a product's workspace at most: what cuBLASLt recommends on Hopper. */
+/* The most workspace of a product: what cuBLASLt recommends on Hopper. */
 static const size_t LK__CUDA_PRODUCT_BYTES = (size_t)32 << 20;
-/* By the shape of the results alone, so that plans are exact without a GPU; small products need little. Not less for a
- * larger shape. */
+/* Depends only on the shape of the results, so that plans are exact without a GPU; small products need little. Never
+ * less for a larger shape. */
 static inline size_t lk__cuda_product_bytes(int64_t m, int64_t n, int64_t batch)
 {
     double bytes = (2 << 20) + 16.0 * (double)m * (double)n * (double)batch;
@@ -60,17 +60,17 @@ lk_status lk__cuda_gemm(const lk__kernel_call *call, const lk__cuda_product *pro
  * where the device does that. Pointers may be NULL but say which operands there are ((void *)1 for present ones). */
 lk_status lk__cuda_gemm_prepare(lk__device *device, const lk__cuda_product *product);
 
-/* The kernel of our own; and C = Σ over the batch of A B instead, where c_batch is not used. */
+/* Our own kernel; and C = Σ over the batch of A B instead, where c_batch is not used. */
 lk_status lk__cuda_gemm_plain(const lk__kernel_call *call, const lk__cuda_product *product);
 lk_status lk__cuda_gemm_summed(const lk__kernel_call *call, const lk__cuda_product *product);
 
-/* skinny.cu: products with up to 8 rows, as in generation, which the bytes of B bound. Their bits are not those of the
- * same rows of a larger product, so they are not used with by_heuristic. */
+/* skinny.cu: products with up to 8 rows, as in generation, which the bytes of B bound. Their bits differ from the bits
+ * of the same rows in a larger product, so they are not used with by_heuristic. */
 bool      lk__cuda_skinny_support(const lk__cuda_device *device, const lk__cuda_product *product);
 lk_status lk__cuda_skinny(const lk__kernel_call *call, const lk__cuda_product *product);
 
-/* small_products.cu: products of f32 or bf16 without a batch, of which starting them and waiting for memory is most of
- * the time. */
+/* small_products.cu: products of f32 or bf16 without a batch, which spend most of their time starting and waiting for
+ * memory. */
 lk_status lk__cuda_small_product(const lk__kernel_call *call, const lk__cuda_product *product);
 
 /* Whether products.cu would take it. */

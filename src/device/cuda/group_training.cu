@@ -1,6 +1,6 @@
 /* group_training.cu - launch groups of forward and backward, for small models, whose steps are chains of kernels that
- * latency bounds: cross-entropy with its gradient, and both gradients of a linear layer with that of the relu before
- * it. All results are written, with the same bits as when the nodes run one by one. */
+ * latency bounds: cross-entropy with its gradient, and both gradients of a linear layer with the gradient of the relu
+ * before it. All results are written, with the same bits as when the nodes run one by one. */
 #include "device/cuda/backend.h"
 #include "device/cuda/gemm.h"
 

@@ -141,7 +141,8 @@ lk_status lk__cuda_finite(lk__device *device, const void *memory, int64_t elemen
     case LK_F32: launch_not_finite<uint32_t>(stream, memory, elements, 0x7f800000u, word); break;
     case LK_F64: launch_not_finite<uint64_t>(stream, memory, elements, (uint64_t)0x7ff << 52, word); break;
     case LK_BF16: launch_not_finite<uint16_t>(stream, memory, elements, (uint16_t)0x7f80, word); break;
-    case LK_F16: return lk__cuda_host.fail(device->context, LK_EUNSUPPORTED, "f16 cannot be checked for finite values");
+    case LK_F16:
+        return lk__cuda_host.fail(device->context, LK_EUNSUPPORTED, "checking f16 for finite values is not supported");
     default: return LK_OK; /* integers */
     }
     cudaError_t error = cudaMemcpyAsync(&found, word, sizeof found, cudaMemcpyDeviceToHost, stream);

@@ -15,7 +15,7 @@ static const char *gpu_line(int number, char *text, size_t bytes)
     char           uuid[LK__DEVICE_UUID_TEXT];
     if (cudaGetDeviceProperties(&p, number) != cudaSuccess) {
         (void)cudaGetLastError();
-        snprintf(text, bytes, "cuda:%d: its properties cannot be read", number);
+        snprintf(text, bytes, "cuda:%d: cannot read its properties", number);
     } else {
         snprintf(text, bytes, "cuda:%d: %s, compute capability %d.%d, %.1f GiB, %d multiprocessors, %s", number, p.name,
                  p.major, p.minor, (double)p.totalGlobalMem / 1073741824.0, p.multiProcessorCount,

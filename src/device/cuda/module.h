@@ -6,8 +6,8 @@
 #include "base/environment.h"
 #include "device/device.h"
 
-/* Of the structs that both use: changes with their sizes. To be raised with any other change of the headers in
- * src/device or of this file. */
+/* The version of the structs that both use, which changes with their sizes. Raise it with any other change of the
+ * headers in src/device or of this file. */
 enum { LK__CUDA_VERSION = 7 + (int)(sizeof(lk__device_backend) << 16) + (int)sizeof(lk__kernel_call) };
 
 /* What the module calls in the library (base/base.h, base/hash.h, base/environment.h, device/device.h). */

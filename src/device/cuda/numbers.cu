@@ -55,18 +55,18 @@ static __global__ void publish(const lk__device_numbers n, const double *norm, l
 lk_status lk__cuda_add_numbers(lk__device *d, lk__device_stream *stream, const lk__device_numbers *numbers)
 {
     LAUNCH_EARLY(add_numbers, 1, 32, 0, stream->stream, *numbers);
-    return lk__cuda_check(d, cudaPeekAtLastError(), "starting a kernel");
+    return lk__cuda_check(d, cudaPeekAtLastError(), "launching a kernel");
 }
 
 lk_status lk__cuda_judge_numbers(lk__device *d, lk__device_stream *stream, const lk__device_numbers *numbers)
 {
     LAUNCH(judge_numbers, 1, 1, 0, stream->stream, *numbers);
-    return lk__cuda_check(d, cudaPeekAtLastError(), "starting a kernel");
+    return lk__cuda_check(d, cudaPeekAtLastError(), "launching a kernel");
 }
 
 lk_status lk__cuda_publish(lk__device *d, lk__device_stream *stream, const lk__device_numbers *numbers,
                            const double *norm, lk__device_result *results)
 {
     LAUNCH_EARLY(publish, 1, 32, 0, stream->stream, *numbers, norm, results);
-    return lk__cuda_check(d, cudaPeekAtLastError(), "starting a kernel");
+    return lk__cuda_check(d, cudaPeekAtLastError(), "launching a kernel");
 }

@@ -1,6 +1,6 @@
-/* overhead.cu - the memory that a CUDA context and the libraries need on a GPU besides what programs allocate. Before
- * there is a context, only NVML, the driver's management library, can report how much memory is used, so it is queried
- * before and after. */
+/* overhead.cu - the memory that a CUDA context and the libraries need on a GPU in addition to what programs allocate.
+ * Before there is a context, only NVML, the driver's management library, can report how much memory is used, so it is
+ * queried before and after. */
 #include "device/cuda/backend.h"
 #include "device/cuda/dnn.h"
 

@@ -1,12 +1,12 @@
 /* device/cuda/overlap.h - kernels that begin before the previous one has ended (programmatic dependent launch, from
  * sm_90 on), which saves about 1 µs for each small kernel of a small model. Part of cuda.h.
  *
- * LAUNCH_EARLY(kernel, grid, block, shared_bytes, stream, arguments…): the kernel's blocks start as soon as those of
- * the kernel queued before it have all called begin_next() or ended. Before they read or write anything that a kernel
- * of the step writes, they call wait_for_earlier(), which returns when all earlier kernels have ended; every thread
- * does, so that no kernel ends before one that was queued before it. Most kernels call await_previous(), which does
- * both, as their first statement. LAUNCH_EARLY_IF(condition, kernel, …) is the same as LAUNCH where the condition does
- * not hold. */
+ * LAUNCH_EARLY(kernel, grid, block, shared_bytes, stream, arguments…): the kernel's blocks start as soon as the blocks
+ * of the kernel queued before it have all called begin_next() or ended. Before they read or write anything that a
+ * kernel of the step writes, they call wait_for_earlier(), which returns when all earlier kernels have ended; every
+ * thread does, so that no kernel ends before one that was queued before it. Most kernels call await_previous(), which
+ * does both, as their first statement. LAUNCH_EARLY_IF(condition, kernel, …) is the same as LAUNCH where the condition
+ * does not hold. */
 #ifndef LK__CUDA_OVERLAP_H
 #define LK__CUDA_OVERLAP_H
 

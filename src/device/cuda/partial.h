@@ -21,7 +21,7 @@ static __device__ __forceinline__ float float_of(uint32_t bits)
     return x;
 }
 
-/* f16, as base/reduce.c. */
+/* f16, as in base/reduce.c. */
 static __device__ __forceinline__ float load_half(half_bits x)
 {
     uint32_t sign = (uint32_t)(x.bits & 0x8000) << 16, rest = x.bits & 0x7fff;

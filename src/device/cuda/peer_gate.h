@@ -42,7 +42,7 @@ static __device__ __forceinline__ uint64_t flag_add(uint64_t *at, uint64_t x)
     asm volatile("atom.acq_rel.sys.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(at), "l"(x) : "memory");
     return old;
 }
-/* Writes x where `old` is; what was there. */
+/* Writes x if the word is `old`; returns what was there. */
 static __device__ __forceinline__ uint64_t flag_exchange(uint64_t *at, uint64_t old, uint64_t x)
 {
     uint64_t was;
@@ -201,7 +201,7 @@ static __device__ inline int find_late(const peer_call &c, const lk__peers_gate 
     return absent < 0 && waited > 2 * deadline ? LK__PEERS_STOPPED : absent;
 }
 
-/* One thread: waits until all have arrived; whether they have. */
+/* One thread: waits until all have arrived; returns whether they have. */
 static __device__ inline bool await_gate(const peer_call &c)
 {
     lk__peers_group *g = c.group;

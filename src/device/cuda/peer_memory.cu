@@ -50,10 +50,10 @@ static lk_status check_atomics(lk__device *device, const void *memory)
     if (status < 0 || attributes.device == own || attributes.device < 0) return status;
     status = lk__cuda_check(
         device, cudaDeviceGetP2PAttribute(&native, cudaDevP2PAttrNativeAtomicSupported, own, attributes.device),
-        "reading what GPUs can do with each other's memory");
+        "querying peer access between GPUs");
     if (status < 0 || native) return status;
-    return lk__cuda_host.fail(device->context, LK_EUNSUPPORTED, "GPUs %d and %d have no atomics on each other's memory",
-                              own, attributes.device);
+    return lk__cuda_host.fail(device->context, LK_EUNSUPPORTED,
+                              "GPUs %d and %d do not support atomics on each other's memory", own, attributes.device);
 }
 
 static void unmap_shared(lk__device *device, void *memory)
@@ -120,8 +120,8 @@ static lk_status check_pattern(lk__device *device, const void *memory, size_t wo
 static const char *find_turns(const lk__device *device)
 {
     if (lk__cuda_host.mps(device->context)) return NULL;
-    return "without MPS, so their kernels take turns: `nvidia-cuda-mps-control -d` starts its daemon, with which they "
-           "run at the same time and exchange data directly";
+    return "without MPS, so their kernels take turns: start its daemon with `nvidia-cuda-mps-control -d`, and they run "
+           "at the same time and exchange data directly";
 }
 
 /* An error that poisons the context is what every call returns from then on. */

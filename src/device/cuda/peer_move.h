@@ -95,7 +95,7 @@ static __device__ inline void run_copies(const peer_call &c, const peer_copies &
 /* Integers are computed in 64 bits, which wrap: stored, they are what their own type gives. */
 template <typename T> struct peer_number : partial_of<T> {
 };
-/* lk__to_bf16 (base/bf16.h): the GPU's own conversion makes one NaN of all. */
+/* lk__to_bf16 (base/bf16.h): the GPU's own conversion turns every NaN into the same one. */
 template <> struct peer_number<bf16> : partial_of<bf16> {
     static __device__ __forceinline__ bf16 store(float x)
     {
@@ -289,7 +289,7 @@ static __global__ void __launch_bounds__(PEER_THREADS) reduce_kernel(peer_call c
     end_kernel(c);
 }
 
-/* Publishes and waits; whether all have arrived. `passed`: gate rounds before. */
+/* Publishes and waits; returns whether all have arrived. `passed`: gate rounds before. */
 static __device__ inline bool publish_and_wait(const peer_call &c, const peer_copies &publish, uint64_t *passed)
 {
     wait_for_earlier();

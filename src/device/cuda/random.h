@@ -8,7 +8,7 @@ extern "C" {
 #include "base/random.h"
 }
 
-/* lk__random_make: the key folds (stream, purpose) by FNV-1a, as base/hash.c. */
+/* lk__random_make: the key folds (stream, purpose) by FNV-1a, as in base/hash.c. */
 static __device__ inline lk__random random_make(uint64_t seed, lk__random_purpose purpose, uint64_t stream)
 {
     uint64_t key[2] = {stream, (uint64_t)purpose}, hash = 0xcbf29ce484222325u;

@@ -253,5 +253,5 @@ extern "C" lk_status lk__cuda_sample_rows(const lk__kernel_call *call)
     int64_t     most = GATHER_ROWS;
     unsigned    down = (unsigned)(c.rows < 1 ? 1 : c.rows > most ? most : c.rows);
     LAUNCH(gather_kernel, dim3((unsigned)c.first[c.count], down), GATHER_THREADS, 0, cuda_stream(call), c);
-    return lk__cuda_end(call->device, call->stream, cudaPeekAtLastError(), "making a batch");
+    return lk__cuda_end(call->device, call->stream, cudaPeekAtLastError(), "preparing a batch");
 }

@@ -12,7 +12,7 @@ enum { LK__FEW_PRODUCTS = 3 };
 typedef struct lk__cuda_row_norm {
     const void *x, *residual;  /* residual: added to x; NULL: nothing is */
     const void *weight, *bias; /* f32; NULL: 1 and 0 */
-    void       *y, *sum;       /* the norm; x + residual, NULL: not wanted */
+    void       *y, *sum;       /* the norm; x + residual, NULL: not needed */
     void       *mean, *rstd;   /* f32; NULL: not wanted */
     double      epsilon;
     bool        rms;
@@ -24,7 +24,7 @@ typedef struct lk__cuda_few_products {
     /* no kernel that was queued shortly before writes B: it is read before that one has ended (overlap.h) */
     bool                     early;
     const lk__cuda_row_norm *norm; /* NULL: A is there; otherwise the products' a is not read */
-    void *gated; /* silu(C of the first) times C of the second, of the products' type; NULL: not wanted */
+    void *gated; /* silu(C of the first) times C of the second, of the products' type; NULL: not needed */
 } lk__cuda_few_products;
 
 bool      lk__cuda_few_products_support(const lk__cuda_device *device, const lk__cuda_few_products *products);

@@ -130,6 +130,6 @@ lk_status lk__cuda_measure(lk__device *d, lk_dtype type, lk_device_speed *speed)
     if (known->flops > 0 && known->memory > 0 && known->latency > 0) return LK_OK;
     known->flops = 0;
     return lk__cuda_host.fail(d->context, LK_ENOMEM,
-                              "GPU %d: its speed cannot be measured: it has too little free memory, or a kernel failed",
+                              "GPU %d: cannot measure its speed: it has too little free memory, or a kernel failed",
                               c->number);
 }

@@ -9,7 +9,7 @@ enum { SUM_THREADS = 256, SUM_PART = 16384 }; /* elements of a part */
 
 static inline int64_t sum_parts(int64_t n) { return n > SUM_PART ? cuda_tiles(n, SUM_PART) : 1; }
 
-/* Where the K sums go; NULL: not wanted. */
+/* Where the K sums go; NULL: not needed. */
 template <int K> struct sums_out {
     double *to[K];
 };

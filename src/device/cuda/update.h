@@ -20,7 +20,7 @@
 template <typename R, int M> struct tensor {
     const R *gradient;
     R       *parameter, *moment[M]; /* in the order of the operation's outputs; NULL: absent */
-    bf16    *stored;                /* the parameter after the update, rounded; NULL: not wanted */
+    bf16    *stored;                /* the parameter after the update, rounded; NULL: not needed */
     int64_t  n;
 };
 

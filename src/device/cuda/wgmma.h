@@ -24,7 +24,7 @@ static __device__ __forceinline__ void barriers_are_visible()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-/* Arrives; the phase ends once so many bytes were copied, too. */
+/* Arrives; the phase ends once this many bytes have been copied, too. */
 static __device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -33,7 +33,7 @@ static __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/* Until the phase with this parity has ended. */
+/* Waits until the phase with this parity has ended. */
 static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
 {
     uint32_t ended = 0;

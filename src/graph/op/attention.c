@@ -19,10 +19,11 @@ static int64_t head_width(lk__graph_shapes *s)
     int64_t                heads = s->attrs->heads, groups = s->attrs->kv_heads;
     int64_t                together = k ? heads : heads + 2 * groups;
     if (q->rank != 3 || q->count_axis > 0 || (q->count_axis == 0 && q->count_unit != 1))
-        return LK__SHAPE_FAIL(s, "attention: queries %s are not (samples, tokens, width)", lk__shape_show(q).text);
+        return LK__SHAPE_FAIL(s, "attention: queries have shape %s; expected (samples, tokens, width)",
+                              lk__shape_show(q).text);
     if (heads < 1 || groups < 1 || heads % groups)
-        return LK__SHAPE_FAIL(s, "attention: %lld heads of queries are not a multiple of %lld heads of keys",
-                              (long long)heads, (long long)groups);
+        return LK__SHAPE_FAIL(s, "attention: %lld query heads are not a multiple of %lld key heads", (long long)heads,
+                              (long long)groups);
     if (q->dims[2] % together)
         return LK__SHAPE_FAIL(s, "attention: %lld heads%s do not divide the width of %s", (long long)together,
                               k ? "" : " of queries, keys and values", lk__shape_show(q).text);
@@ -48,7 +49,9 @@ static int attention_shape(lk__graph_shapes *s)
             s, "attention: with queries %s, first and last must be (samples, tokens) and lengths (samples)",
             lk__shape_show(q).text);
     if (!(s->attrs->probability >= 0 && s->attrs->probability < 1) || s->attrs->window < 0)
-        return LK__SHAPE_FAIL(s, "attention: dropout %g must be at least 0 and below 1, and window %lld at least 0",
+        return LK__SHAPE_FAIL(s,
+                              "attention: dropout is %g and window is %lld; expected a dropout of at least 0 and below "
+                              "1, and a window of at least 0",
                               s->attrs->probability, (long long)s->attrs->window);
     s->out[0] = *q;
     s->out[0].dims[2] = s->attrs->heads * d;
@@ -242,15 +245,17 @@ static int rope_shape(lk__graph_shapes *s)
     const lk__graph_shape *x = s->in[0], *table = s->in[1], *positions = operand(s, 2);
     int64_t                heads = s->attrs->heads;
     if (x->rank != 3 || x->count_axis > 0 || heads < 1 || x->dims[2] % heads || x->dims[2] / heads % 2)
-        return LK__SHAPE_FAIL(s, "rope: %s is not (samples, tokens, %lld heads of an even width)",
-                              lk__shape_show(x).text, (long long)heads);
+        return LK__SHAPE_FAIL(
+            s, "rope: x has shape %s; expected (samples, tokens, width), with %lld heads of an even width",
+            lk__shape_show(x).text, (long long)heads);
     if (table->rank != 2 || table->count_axis >= 0 || table->dims[1] != x->dims[2] / heads ||
         (!positions && table->dims[0] < x->dims[1]))
         return LK__SHAPE_FAIL(s,
-                              "rope: the table %s is not (positions, %lld), or has fewer positions than %s has tokens",
+                              "rope: the table has shape %s; expected (positions, %lld), with at least as many "
+                              "positions as x %s has tokens",
                               lk__shape_show(table).text, (long long)(x->dims[2] / heads), lk__shape_show(x).text);
     if (!is_bound(positions, x, x->dims[1]))
-        return LK__SHAPE_FAIL(s, "rope: positions %s do not match %s", lk__shape_show(positions).text,
+        return LK__SHAPE_FAIL(s, "rope: positions %s do not match x %s", lk__shape_show(positions).text,
                               lk__shape_show(x).text);
     s->out[0] = *x;
     return 1;

@@ -1,5 +1,5 @@
-/* batch_norm.c - batch norm with the batch's statistics, with running statistics, and with those of the whole global
- * batch: several operations with sums over all ranks between them, which plan/sync_norm.c combines. */
+/* batch_norm.c - batch norm with the batch's statistics, with running statistics, and with statistics of the whole
+ * global batch: several operations with sums over all ranks between them, which plan/sync_norm.c combines. */
 #include "graph/op/describe.h"
 
 #define NORM_ATTRIBUTES LK__HAS(activation) | LK__HAS(update) | LK__HAS(epsilon) | LK__HAS(momentum)

@@ -19,7 +19,7 @@ static int replicate(lk__graph_backward *b, int dy)
 static void all_reduce_gradient(lk__graph_backward *b, int dy)
 {
     if (b->n.attrs.reduction != LK_SUM)
-        lk__graph_fail(b->g, b->n.site, "all_reduce has a gradient only if it is a sum");
+        lk__graph_fail(b->g, b->n.site, "all_reduce has a gradient only with the sum reduction");
     else
         lk__grad_give(b, 0, replicate(b, dy));
 }
@@ -34,7 +34,7 @@ static void reduce_scatter_gradient(lk__graph_backward *b, int dy)
 {
     lk__op_attrs attrs = {.order = b->n.attrs.order, .group = b->n.attrs.group, .parts = b->n.attrs.parts};
     if (b->n.attrs.reduction != LK_SUM)
-        lk__graph_fail(b->g, b->n.site, "reduce_scatter has a gradient only if it is a sum");
+        lk__graph_fail(b->g, b->n.site, "reduce_scatter has a gradient only with the sum reduction");
     else
         lk__grad_give(b, 0, lk__emit_all_gather(b->g, b->n.site, &attrs, dy));
 }
@@ -99,9 +99,9 @@ static int scattered_shape(lk__graph_shapes *s)
     int64_t                dims[LK_MAX_RANK], rows = s->attrs->rows;
     if (!check_operand(s)) return -1;
     if (s->attrs->parts < 1 || rows < 0 || rows >= x->rank || x->dims[rows] != s->attrs->parts || x->count_axis == rows)
-        return LK__SHAPE_FAIL(s, "reduce_scatter: x has shape %s; its %s must be the %lld parts, at least 1",
-                              lk__shape_show(x).text, rows ? "axis behind the rows" : "first axis",
-                              (long long)s->attrs->parts);
+        return LK__SHAPE_FAIL(
+            s, "reduce_scatter: x has shape %s; its %s must have size %lld, the number of parts (at least 1)",
+            lk__shape_show(x).text, rows ? "axis after the rows" : "first axis", (long long)s->attrs->parts);
     for (int i = 0; i < x->rank - 1; i++) dims[i] = x->dims[i + (i >= rows)];
     s->out[0] = lk__shape_fixed(x->dtype, x->rank - 1, dims);
     if (x->count_axis >= 0) lk__shape_carry_count(&s->out[0], x, x->count_axis, x->count_axis - (x->count_axis > rows));

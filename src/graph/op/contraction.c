@@ -26,7 +26,7 @@ static int linear_shape(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "linear: weight has shape %s; expected %s", lk__shape_show(w).text,
                               in == 0 ? "(in, out)" : "(out, in)");
     if (x->rank < 1 || x->dims[x->rank - 1] != w->dims[in])
-        return LK__SHAPE_FAIL(s, "linear: x %s ends in %lld features, weight %s expects %lld", lk__shape_show(x).text,
+        return LK__SHAPE_FAIL(s, "linear: x %s has %lld features, but weight %s expects %lld", lk__shape_show(x).text,
                               (long long)(x->rank ? x->dims[x->rank - 1] : 1), lk__shape_show(w).text,
                               (long long)w->dims[in]);
     if (x->count_axis == x->rank - 1)
@@ -148,7 +148,7 @@ static int matmul_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *a = s->in[0], *b = s->in[1];
     if (a->rank < 2 || b->rank < 2)
-        return LK__SHAPE_FAIL(s, "matmul: %s × %s; each operand needs two axes or more", lk__shape_show(a).text,
+        return LK__SHAPE_FAIL(s, "matmul: %s × %s: each operand needs at least two axes", lk__shape_show(a).text,
                               lk__shape_show(b).text);
     int                    ma = a->rank - 2 + s->attrs->transpose_a, ka = a->rank - 1 - s->attrs->transpose_a;
     int                    kb = b->rank - 2 + s->attrs->transpose_b, nb = b->rank - 1 - s->attrs->transpose_b;
@@ -158,12 +158,12 @@ static int matmul_shape(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "matmul: %s × %s: the inner axes differ: %lld and %lld", lk__shape_show(a).text,
                               lk__shape_show(b).text, (long long)a->dims[ka], (long long)b->dims[kb]);
     if (!batch_axes_fit(a, b))
-        return LK__SHAPE_FAIL(s, "matmul: batch axes of %s and %s differ", lk__shape_show(a).text,
+        return LK__SHAPE_FAIL(s, "matmul: the batch axes of %s and %s differ", lk__shape_show(a).text,
                               lk__shape_show(b).text);
     lk__graph_shape y = lk__shape_fixed(a->dtype, batch->rank, batch->dims);
     for (int i = 0; i < y.rank - 2; i++) lk__shape_carry_count(&y, batch, i, i);
     if ((y.count_axis >= 0) + (a->count_axis == ma) + (b->count_axis == nb) > 1)
-        return LK__SHAPE_FAIL(s, "matmul: two axes of the result of %s × %s would be the batch", lk__shape_show(a).text,
+        return LK__SHAPE_FAIL(s, "matmul: the result of %s × %s would have two batch axes", lk__shape_show(a).text,
                               lk__shape_show(b).text);
     y.dims[y.rank - 2] = a->dims[ma];
     y.dims[y.rank - 1] = b->dims[nb];
@@ -236,7 +236,7 @@ static int conv2d_shape(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "conv2d: %lld groups do not divide %lld input and %lld output channels",
                               (long long)groups, (long long)x->dims[1], (long long)w->dims[0]);
     if (w->dims[1] * groups != x->dims[1])
-        return LK__SHAPE_FAIL(s, "conv2d: x %s has %lld channels, weight %s expects %lld", lk__shape_show(x).text,
+        return LK__SHAPE_FAIL(s, "conv2d: x %s has %lld channels, but weight %s expects %lld", lk__shape_show(x).text,
                               (long long)x->dims[1], lk__shape_show(w).text, (long long)(w->dims[1] * groups));
     if (b && (b->rank != 1 || b->dims[0] != w->dims[0]))
         return LK__SHAPE_FAIL(s, "conv2d: bias %s does not match weight %s", lk__shape_show(b).text,

@@ -21,7 +21,7 @@ static int broadcast_pair(lk__graph_shapes *s, const lk__graph_shape *a, const l
                                   lk__shape_show(a).text, lk__shape_show(b).text,
                                   da == db ? " (one is the batch axis, the other is not)" : "");
         if ((ca || cb) && y.count_axis >= 0)
-            return LK__SHAPE_FAIL(s, "%s: two axes of the result of %s and %s would be the batch", lk__op_name(s->op),
+            return LK__SHAPE_FAIL(s, "%s: the result of %s and %s would have two batch axes", lk__op_name(s->op),
                                   lk__shape_show(a).text, lk__shape_show(b).text);
         y.dims[iy] = da > db ? da : db;
         if (ca) lk__shape_carry_count(&y, a, ia, iy);

@@ -10,8 +10,8 @@ static int topk_shape(lk__graph_shapes *s)
     const lk__graph_shape *x = s->in[0];
     int64_t                n = x->rank ? x->dims[x->rank - 1] : 0;
     if (x->rank < 1 || s->attrs->k < 1 || s->attrs->k > n)
-        return LK__SHAPE_FAIL(s, "topk: k is %lld; expected 1 to %lld, the last axis of x %s", (long long)s->attrs->k,
-                              (long long)n, lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "topk: k is %lld; expected 1 to %lld, the size of the last axis of x %s",
+                              (long long)s->attrs->k, (long long)n, lk__shape_show(x).text);
     if (x->count_axis == x->rank - 1)
         return LK__SHAPE_FAIL(s, "topk: cannot choose along the batch axis of %s", lk__shape_show(x).text);
     if (n > INT32_MAX)
@@ -73,7 +73,7 @@ static int group_rows_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *ids = s->in[0];
     if (ids->rank != 2 || ids->count_axis > 0)
-        return LK__SHAPE_FAIL(s, "group_rows: ids have shape %s; expected (rows, experts of a row)",
+        return LK__SHAPE_FAIL(s, "group_rows: ids have shape %s; expected (rows, experts per row)",
                               lk__shape_show(ids).text);
     if (s->attrs->experts < 1 || s->attrs->experts > 65536 || s->attrs->capacity < 0)
         return LK__SHAPE_FAIL(
@@ -227,11 +227,11 @@ static int grouped_linear_shape(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "grouped_linear: weight has shape %s; expected (experts, %s)", lk__shape_show(w).text,
                               in == 1 ? "in, out" : "out, in");
     if (x->rank != 2 || x->count_axis > 0 || x->dims[1] != w->dims[in])
-        return LK__SHAPE_FAIL(s, "grouped_linear: x %s and weight %s do not fit; expected (rows, %lld)",
+        return LK__SHAPE_FAIL(s, "grouped_linear: x %s does not match weight %s; expected (rows, %lld)",
                               lk__shape_show(x).text, lk__shape_show(w).text, (long long)w->dims[in]);
     if (offsets->rank != 1 || offsets->count_axis >= 0 || offsets->dims[0] != w->dims[0] + 1)
         return LK__SHAPE_FAIL(
-            s, "grouped_linear: offsets have shape %s; expected %lld: where each expert begins, and the end",
+            s, "grouped_linear: offsets have shape %s; expected %lld: the start of each expert, and the end",
             lk__shape_show(offsets).text, (long long)(w->dims[0] + 1));
     s->out[0] = *x;
     s->out[0].dims[1] = w->dims[3 - in];

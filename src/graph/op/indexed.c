@@ -5,7 +5,7 @@ static int embedding_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *ids = s->in[0], *table = s->in[1];
     if (ids->dtype != LK_I32 || table->rank != 2 || ids->rank >= LK_MAX_RANK)
-        return LK__SHAPE_FAIL(s, "embedding: ids %s must be i32 and table %s (V, D)", lk__shape_show(ids).text,
+        return LK__SHAPE_FAIL(s, "embedding: ids %s must be i32, and table %s must be (V, D)", lk__shape_show(ids).text,
                               lk__shape_show(table).text);
     if (!lk__shape_check_weights(s, 1)) return -1;
     s->out[0] = *ids;
@@ -73,12 +73,13 @@ static int cache_write_shape(lk__graph_shapes *s)
     const lk__graph_shape *cache = s->in[0], *x = s->in[1], *rows = s->in[2];
     if (x->rank != 3 || x->count_axis > 0 || (x->count_axis == 0 && x->count_unit != 1) || cache->rank != 3 ||
         cache->dims[0] != x->dims[0] || cache->dims[2] != x->dims[2])
-        return LK__SHAPE_FAIL(s, "cache_write: cache %s and x %s are not (samples, rows, width) of one batch and width",
-                              lk__shape_show(cache).text, lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(
+            s, "cache_write: cache %s and x %s must be (samples, rows, width), with the same batch and width",
+            lk__shape_show(cache).text, lk__shape_show(x).text);
     if (rows->rank != 2 || rows->dims[0] != x->dims[0] || rows->dims[1] != x->dims[1] ||
         rows->count_axis != x->count_axis || rows->count_unit != x->count_unit)
-        return LK__SHAPE_FAIL(s, "cache_write: rows %s are not (samples, tokens) of x %s", lk__shape_show(rows).text,
-                              lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "cache_write: rows %s do not match (samples, tokens) of x %s",
+                              lk__shape_show(rows).text, lk__shape_show(x).text);
     s->out[0] = *cache;
     lk__shape_carry_count(&s->out[0], x, 0, 0);
     return 1;

@@ -364,7 +364,7 @@ static int linear_cross_entropy_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0], *w = s->in[1], *labels = s->in[2];
     if (x->rank != 2 || w->rank != 2 || w->count_axis >= 0 || w->dims[1] != x->dims[1] || x->count_axis > 0)
-        return LK__SHAPE_FAIL(s, "linear_cross_entropy: x %s and weight %s are not (rows, width) and (classes, width)",
+        return LK__SHAPE_FAIL(s, "linear_cross_entropy: x %s and weight %s must be (rows, width) and (classes, width)",
                               lk__shape_show(x).text, lk__shape_show(w).text);
     lk__graph_shape rows = lk__shape_fixed(labels->dtype, 1, x->dims);
     lk__shape_carry_count(&rows, x, 0, 0);

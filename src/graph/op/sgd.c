@@ -9,7 +9,7 @@ static unsigned keep_momentum(const lk_optimizer_config *o) { return o->momentum
 static const char *check_nesterov(const lk_optimizer_config *o)
 {
     bool good = !o->nesterov || (o->momentum > 0 && o->dampening == 0);
-    return good ? NULL : "nesterov needs a momentum above 0 and no dampening";
+    return good ? NULL : "nesterov requires a momentum above 0 and no dampening";
 }
 
 DESCRIBE_OPTIMIZER(sgd){

@@ -104,7 +104,7 @@ static int slice_shape(lk__graph_shapes *s)
     int                    axis = s->attrs->axis;
     int64_t                start = s->attrs->start, length = s->attrs->length;
     if (axis < 0 || axis >= x->rank || start < 0 || length < 1 || start > x->dims[axis] - length)
-        return LK__SHAPE_FAIL(s, "slice: x %s has no [%lld, %lld) along axis %d", lk__shape_show(x).text,
+        return LK__SHAPE_FAIL(s, "slice: x %s has no range [%lld, %lld) along axis %d", lk__shape_show(x).text,
                               (long long)start, (long long)((uint64_t)start + (uint64_t)length), axis);
     if (x->count_axis == axis)
         return LK__SHAPE_FAIL(s, "slice: cannot slice the batch axis of %s", lk__shape_show(x).text);
