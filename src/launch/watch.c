@@ -167,6 +167,10 @@ static void reap_children(lk__launch_job *job)
     pid_t         pid;
     double        now = lk__now(); /* one time for all that are found now: their order means nothing */
     while ((pid = wait4(-1, &status, WNOHANG | WUNTRACED, &usage)) > 0) {
+        if (pid == job->reaper.pid && WIFSTOPPED(status)) { /* stopped, it could not act if this process died */
+            kill(pid, SIGCONT);
+            continue;
+        }
         if (pid == job->reaper.pid) { /* it was killed: the job must not run without one */
             close(job->reaper.pipe);
             job->reaper = (lk__launch_reaper){0, -1};

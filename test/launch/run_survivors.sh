@@ -84,6 +84,19 @@ kill -KILL $job
 wait $job 2> /dev/null
 alone "after kill -9 of the reaper, then of the launcher"
 
+# A stopped reaper is continued and not replaced.
+start sh rank.sh
+old=$(reaper_of $job)
+is_stopped() { [ "$(cut -d' ' -f3 "/proc/$1/stat")" = T ]; }
+switches() { awk '$1 == "voluntary_ctxt_switches:" { print $2 }' "/proc/$old/status"; }
+before=$(switches)
+is_continued() { [ "$(switches)" -gt "$before" ] && ! is_stopped "$old"; } # it was stopped meanwhile: that is a switch
+kill -STOP "$old"
+wait_until 20 is_continued && [ "$(reaper_of $job)" = "$old" ] || complain "the stopped reaper was not continued"
+kill -KILL $job
+wait $job 2> /dev/null
+alone "after kill -STOP of the reaper, then kill -9 of the launcher"
+
 # Stopped ranks are killed, and a successful job's daemons are killed, also those with an empty environment.
 start sh rank.sh
 # shellcheck disable=SC2046 # several
@@ -144,8 +157,9 @@ for i in $(seq 100); do
     wait $job 2> /dev/null
 done 2> /dev/null
 
-# If launcher and reaper are killed together, a folder remains. The next launch by this user removes it, but not that of
-# a running job, and nothing that is not a job's folder.
+# If launcher and reaper are killed together, a folder remains. Both are stopped first, so that neither sees the other's
+# end. The next launch by this user removes the folder, but not that of a running job, and nothing that is not a job's
+# folder.
 mkdir precious; : > precious/file
 runs() { pgrep -f "^./$tag $1" > /dev/null; }
 runs_not() { ! runs "$1"; }
@@ -158,8 +172,12 @@ for _ in $(seq 5); do
     "$LOCKSTEP" run ./"$tag" 6201 > /dev/null 2>&1 < /dev/null &
     job=$!
     wait_until 20 runs 6201
-    # shellcheck disable=SC2046 # two
-    kill -KILL $job $(reaper_of $job)
+    reaper=$(reaper_of $job)
+    for pid in $job "$reaper"; do
+        kill -STOP "$pid"
+        wait_until 20 is_stopped "$pid" || complain "process $pid was not stopped"
+    done
+    kill -KILL $job "$reaper"
     wait $job 2> /dev/null
     wait_until 20 runs_not 6201
 done
