@@ -18,8 +18,8 @@
 #define LK_END_DECLS }
 /* Named options: a compound literal in C, a braced temporary in C++ (`.name = value` needs C++20). */
 #define LK_OPTIONS(type, ...) (type{__VA_ARGS__})
-/* Follows each field that may be omitted. In C such a field is zero; in C++ this initialises it, so that -Wextra does
- * not warn. */
+/* Follows each field that may be omitted. In C an omitted field is zero; in C++ this macro initialises it, so that
+ * -Wextra does not warn. */
 #define LK_ZERO {}
 #else
 #define LK_BEGIN_DECLS
@@ -68,7 +68,7 @@ LK_API size_t      lk_dtype_size(lk_dtype type); /* bytes of one element; 0 for 
 LK_API const char *lk_dtype_name(lk_dtype type); /* "f32" */
 LK_API bool        lk_dtype_parse(const char *name, lk_dtype *type);
 
-#define LK_MAX_RANK 6 /* axes of a tensor */
+#define LK_MAX_RANK 6 /* maximum number of axes of a tensor */
 
 /* The source location of a call in the user's program. */
 typedef struct lk_site {

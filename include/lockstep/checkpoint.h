@@ -1,23 +1,24 @@
 /* checkpoint.h - a store on disk. A checkpoint directory holds
  *
- *   step-00000938/model.safetensors      parameters and buffers, PyTorch's names and layouts; bytes depend only on
- *                                        the weights
+ *   step-00000938/model.safetensors      parameters and buffers, with PyTorch's names and layouts; the bytes depend
+ *                                        only on the values
  *   step-00000938/optimizer.safetensors  the optimizer's state, under PyTorch's names: NAME.exp_avg, NAME.sum, …
  *   step-00000938/state.json             step, epoch, position in the data, seed, the run's record (model,
  *                                        options, fields, classes, normalisation), who wrote it and when, and the
- *                                        SHA-256 of all files
+ *                                        SHA-256 of each file
  *   step-00000938/…                      the caller's files, such as config.json
  *   model.safetensors                    a link to the newest step's file; so are optimizer.safetensors, state.json
  *                                        and the caller's files
- *   .lockstep.lock                       locked by the process that saves here; its content identifies that process
+ *   .lockstep.lock                       locked by the process that saves here; its contents identify that process
  *
- * A step's directory is written under a temporary name, flushed and renamed, so it is either complete or absent; the
- * links are updated last.
+ * A step's directory is written under a temporary name, flushed to disk and renamed, so it is either complete or
+ * absent; the links are updated last.
  *
  * The two large files are divided into chunks of 8 MiB. Each chunk is written by one of the ranks that save together
  * and can access the directory; the files' bytes do not depend on the number of these ranks. state.json has a digest of
  * every chunk (XXH64), a digest of all these digests (the SHA-256 of their text), and the SHA-256 of each file. Loading
- * verifies the chunks, or the files' SHA-256 if an older version wrote no chunk digests. */
+ * verifies the chunks, or the files' SHA-256 if the checkpoint was written by an older version, without chunk
+ * digests. */
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
 
@@ -37,24 +38,26 @@ typedef struct lk_progress {
 /* Writes step-N, then removes the oldest checkpoints until `keep` (at least 1) are left. Old checkpoints stay until the
  * new one is complete. If another save into the directory is running, waits up to 10 s for it. LK_EINVAL: a trainer
  * holds the directory's lock (the message names it); model.safetensors, optimizer.safetensors or state.json there is
- * not a link made by a save; or step-N is intact and contains other files. If step-N is damaged, it is renamed to
- * step-N.damaged, with a warning. */
+ * not a link made by a save; or step-N exists, is intact and contains files that are not part of a checkpoint. If a
+ * step-N with such files is damaged, it is renamed to step-N.damaged, with a warning. */
 LK_API lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_progress *progress, int keep);
 
-/* A file that the caller adds to checkpoints. state.json has its digest; loading does not read it. */
+/* A file that the caller adds to checkpoints. state.json has its digest; loading does not read the file. */
 typedef struct lk_checkpoint_file {
-    const char *name; /* letters, digits, '.', '_' and '-', at most 63; none of the names above */
+    /* at most 63 letters, digits, '.', '_' and '-'; must not begin with "." or "step-", contain ".tmp." or ".old.", or
+     * be model.safetensors, optimizer.safetensors or state.json */
+    const char *name;
     const char *text; /* any bytes */
     size_t      bytes;
 } lk_checkpoint_file;
-/* The same with the caller's files, at most 16. LK_EINVAL also means that a name is invalid, or that a file of that
- * name in the directory is not a link made by a save. */
+/* The same with the caller's files, at most 16. LK_EINVAL also means that a name is invalid, or that a file in the
+ * directory has one of these names but is not a link made by a save. */
 LK_API lk_status lk_checkpoint_save_files(lk_store *store, const char *directory, const lk_progress *progress, int keep,
                                           const lk_checkpoint_file *files, int count);
 /* The same, saved by all ranks of a group, each of which writes a part. Collective: all ranks must pass the same
- * arguments except the directory, which need not exist on hosts other than rank 0's; only rank 0's files are used. If
- * one rank fails, all do, and the message names the rank; the previous checkpoint is kept. If comm is NULL, this
- * process saves alone. */
+ * arguments, except for the directory, which need not exist on hosts other than rank 0's, and the files, of which only
+ * rank 0's are used. If one rank fails, all do, and the message names the rank; the previous checkpoint is kept. If
+ * comm is NULL, this process saves alone. */
 LK_API lk_status lk_checkpoint_save_group(lk_store *store, lk_comm *comm, const char *directory,
                                           const lk_progress *progress, int keep, const lk_checkpoint_file *files,
                                           int count);
@@ -68,7 +71,7 @@ LK_API lk_status lk_checkpoint_check_files(lk_context *context, const char *dire
                                            int count);
 /* Loads the newest intact checkpoint. A checkpoint whose digests do not match, or whose state belongs to a different
  * step than its directory's name, is skipped with a warning in the log. If `directory` is a single step's directory,
- * only this step is loaded. LK_EFORMAT: no checkpoint is intact. LK_ENOENT: the directory contains no checkpoint.
+ * only that checkpoint is tried. LK_EFORMAT: no checkpoint is intact. LK_ENOENT: the directory contains no checkpoint.
  * LK_EMISMATCH: the checkpoint belongs to a different model; the message names the first difference. */
 LK_API lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress);
 /* Finds the newest checkpoint in the directory and returns its step; LK_ENOENT if there is none. Reads no weights. */
@@ -88,10 +91,10 @@ LK_API lk_status lk_weights_load(lk_store *store, const char *path);
 /* ---- partial loading ---- */
 
 typedef enum lk_load_result {
-    LK_LOAD_LOADED,     /* name and shape match, and both are floating-point or have the same type */
-    LK_LOAD_MISSING,    /* in the model but not in the file: it keeps its value */
+    LK_LOAD_LOADED,     /* name and shape match, and both types are floating-point or equal */
+    LK_LOAD_MISSING,    /* in the model but not in the file; the model's tensor keeps its value */
     LK_LOAD_UNEXPECTED, /* in the file but not in the model */
-    LK_LOAD_MISMATCHED  /* both have the name, but shape or type differ: it keeps its value */
+    LK_LOAD_MISMATCHED  /* in both, but shape or type differ; the model's tensor keeps its value */
 } lk_load_result;
 
 typedef struct lk_load_entry {
@@ -103,7 +106,7 @@ typedef struct lk_load_entry {
 
 typedef struct lk_load_report lk_load_report; /* the model's tensors, in order, then those only in the file */
 
-/* Loads the tensors that the file (or the newest checkpoint of the directory) and the model share; the others keep
+/* Loads the tensors that the file (or the newest checkpoint in the directory) and the model share; the others keep
  * their values. LK_EMISMATCH: they have no tensor in common. report may be NULL; *report is set on LK_EMISMATCH too,
  * and is NULL after other failures. */
 LK_API lk_status            lk_weights_load_partial(lk_store *store, const char *path, lk_load_report **report);
@@ -149,9 +152,9 @@ LK_API lk_status lk_description_verify(const lk_description *description);
 LK_API bool             lk_description_recorded(const lk_description *description);
 LK_API int              lk_description_options(const lk_description *description);           /* number of options */
 LK_API const lk_record *lk_description_option(const lk_description *description, int index); /* NULL past the last */
-/* its value; NULL if none */
+/* the value of the option with that name; NULL if there is none */
 LK_API const char     *lk_description_find(const lk_description *description, const char *name);
-LK_API int             lk_description_fields(const lk_description *description); /* of a sample of the training set */
+LK_API int             lk_description_fields(const lk_description *description); /* number of fields of a sample */
 LK_API const lk_field *lk_description_field(const lk_description *description, int index); /* NULL past the last */
 /* Sets the mean, std and number of channels of a transform. Returns false and changes nothing if field 0 was not
  * normalised. */

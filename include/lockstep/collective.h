@@ -10,12 +10,12 @@ LK_BEGIN_DECLS
 typedef struct lk_collective {
     size_t      size LK_ZERO;    /* sizeof this struct; set by LK_COLLECTIVE_INIT */
     const char *name LK_ZERO;    /* "all_reduce" */
-    /* a sentence stating what N ranks with buffers of S bytes in shared memory must read and write; NULL: not
-     * measured */
+    /* a sentence stating what N ranks with buffers of S bytes in shared memory must read and write; NULL: `lockstep
+     * bench comm` does not measure this collective */
     const char *traffic LK_ZERO;
-    int         root_sends LK_ZERO, root_receives LK_ZERO; /* 1: only the root does; 0: all ranks */
+    int         root_sends LK_ZERO, root_receives LK_ZERO; /* 1: only the root does; 0: all ranks do */
     int         sends_parts LK_ZERO;                       /* 1: a part for each rank; 0: the same data to all */
-    int         receives_parts LK_ZERO;                    /* 1: a part from each rank, in rank order; 0: one */
+    int         receives_parts LK_ZERO;                    /* 1: a part from each rank, in rank order; 0: one part */
     int         reduces LK_ZERO;                           /* 1: the data of all ranks is reduced to one part */
 } lk_collective;
 #define LK_COLLECTIVE_INIT {.size = sizeof(lk_collective)}
@@ -32,13 +32,13 @@ LK_API lk_status lk_comm_run_at(lk_site site, lk_comm *comm, const char *name, c
  * recorded in a CUDA graph. Elements are f32, reductions are sums, and rank 0 is the root. */
 typedef struct lk_collective_time {
     size_t  size LK_ZERO;      /* sizeof this struct; set by LK_COLLECTIVE_TIME_INIT */
-    size_t  bytes LK_ZERO;     /* of the larger buffer: of what a gather receives or a scatter sends */
+    size_t  bytes LK_ZERO;     /* size of the larger buffer: what a gather receives or a scatter sends */
     int     symmetric LK_ZERO; /* 1: buffers in memory that all ranks map; 0: in each rank's own memory */
     int     in_place LK_ZERO;
     int     calls LK_ZERO;     /* result: number of calls in one graph */
     double  seconds LK_ZERO;   /* result: per call, the median over graphs */
     double  best LK_ZERO;      /* result: per call, in the fastest graph */
-    int64_t wrong LK_ZERO;     /* result: number of elements that differ from lk_comm_run's with the same input */
+    int64_t wrong LK_ZERO;     /* result: number of elements that differ from lk_comm_run's results */
 } lk_collective_time;
 #define LK_COLLECTIVE_TIME_INIT {.size = sizeof(lk_collective_time)}
 

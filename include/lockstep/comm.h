@@ -24,7 +24,7 @@ typedef struct lk_comm_config {
      * or the parent process distinguishes them). With several hosts, rank 0 listens on it (0: LOCKSTEP_PORT, or the
      * MASTER_PORT that `lockstep run` sets). */
     int         port LK_ZERO;
-    const char *backend LK_ZERO;    /* "self", "shm", "p2p", "tcp", "mpi" or "mixed"; NULL chooses */
+    const char *backend LK_ZERO;    /* "self", "shm", "p2p", "tcp", "mpi" or "mixed"; NULL: automatic */
     int64_t     timeout_ms LK_ZERO; /* an operation fails after this time; no wait is unlimited */
     int64_t     stall_ms LK_ZERO;   /* after this time, a table of the ranks is logged, with the missing ones marked */
     /* How long to wait for all ranks to join. 0: LOCKSTEP_JOIN_TIMEOUT (in seconds) or, if that is not set, 10 minutes
@@ -58,8 +58,8 @@ LK_API int         lk_comm_size(const lk_comm *comm);
 LK_API int         lk_comm_local_rank(const lk_comm *comm); /* among the ranks on this host */
 LK_API int         lk_comm_local_size(const lk_comm *comm);
 LK_API const char *lk_comm_backend(const lk_comm *comm);
-/* The number of hosts, if all have the same number of ranks, at least two, and these are numbered host by host and
- * share memory; otherwise 0. */
+/* The number of hosts, if all have the same number of ranks, at least two, the ranks are numbered host by host, and
+ * those of a host share memory; otherwise 0. */
 LK_API int lk_comm_hosts(const lk_comm *comm);
 /* The status with which the group failed, or LK_OK; and the failure's message, with the table of ranks. */
 LK_API lk_status   lk_comm_status(lk_comm *comm);
@@ -98,18 +98,18 @@ LK_API lk_status lk_comm_reduce_at(lk_site site, lk_comm *comm, const void *send
                                    lk_dtype type, lk_reduce_op op, int root, lk_work **work);
 LK_API lk_status lk_comm_broadcast_at(lk_site site, lk_comm *comm, void *buffer, size_t count, lk_dtype type, int root,
                                       lk_work **work);
-/* recv holds size × count. In place if send is this rank's part of recv, here and in the gathers below. */
+/* recv holds size × count elements. In place if send is this rank's part of recv, here and in the gathers below. */
 LK_API lk_status lk_comm_all_gather_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                        lk_dtype type, lk_work **work);
-/* send holds size × count; recv gets this rank's part. In place if recv is this rank's part of send, here and in
- * scatter. */
+/* send holds size × count elements; recv gets this rank's part. In place if recv is this rank's part of send, here and
+ * in scatter. */
 LK_API lk_status lk_comm_reduce_scatter_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                            lk_dtype type, lk_reduce_op op, lk_work **work);
 LK_API lk_status lk_comm_gather_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                    lk_dtype type, int root, lk_work **work);
 LK_API lk_status lk_comm_scatter_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                     lk_dtype type, int root, lk_work **work);
-/* send and recv hold size × count, one part per rank; in place when they are the same. */
+/* send and recv hold size × count elements, one part per rank; in place when they are the same. */
 LK_API lk_status lk_comm_all_to_all_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                        lk_dtype type, lk_work **work);
 /* The v forms take counts and displacements in elements, one per rank. All ranks must pass the same counts to
@@ -152,19 +152,20 @@ LK_API lk_status lk_work_test(lk_work *work); /* LK_OK: done; LK_END: not yet; o
 LK_API void      lk_work_span(const lk_work *work, double *began, double *ended);
 LK_API lk_status lk_work_wait(lk_work *work); /* frees work, even if it fails */
 
-/* ---- ranks from code ---- */
+/* ---- starting ranks from a program ---- */
 
 typedef struct lk_spawn_result {
     int  rank;      /* the first rank that failed, or -1 */
-    int  exit_code; /* its own, or -1 */
-    int  signal;    /* the signal that ended it, or 0 */
+    int  exit_code; /* that rank's, or -1 */
+    int  signal;    /* the signal that ended that rank, or 0 */
     char text[256]; /* the message: what happened, or why nothing was started */
 } lk_spawn_result;
 
 /* Forks `ranks` processes; in each, the environment is set so that lk_comm_create joins the other ranks. `function`
- * returns the exit status of its process (255 for values outside 0 … 255). Waits for all processes; when one fails, the
- * others have two seconds to end before they are stopped. LK_ECANCELED: a rank failed; LK_EINVAL: this process already
- * has threads (for example, a context with more than one), which a fork would lose. result may be NULL. */
+ * returns the exit status of its process (255 for values outside 0 … 255). Waits for all processes; when one fails,
+ * those still running get SIGTERM after two seconds and SIGKILL after four. LK_ECANCELED: a rank failed; LK_EINVAL:
+ * this process has initialised CUDA, or already has threads (for example, a context with more than one), which a fork
+ * would lose. result may be NULL. */
 LK_API lk_status lk_spawn(int ranks, int (*function)(int rank, void *user), void *user, lk_spawn_result *result);
 
 LK_END_DECLS

@@ -31,7 +31,7 @@ typedef enum lk_memory {
 
 LK_API const char *lk_memory_name(lk_memory kind);
 
-/* Set all of these fields or none. alloc returns memory aligned to `alignment`, or NULL. */
+/* Set both functions or neither. alloc returns memory aligned to `alignment`, or NULL. */
 typedef struct lk_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t alignment)LK_ZERO;
     void (*free)(void *user, void *memory, size_t bytes) LK_ZERO;
@@ -74,7 +74,7 @@ LK_API void      lk_context_free(lk_context *context); /* NULL is fine */
  * the last 4 contexts on which a call failed. The text stays valid until the calling thread calls this function again.
  * With context NULL, returns the message of the calling thread's latest lk_context_create that failed. */
 LK_API const char *lk_context_error(lk_context *context);
-/* If that message reports the failure of another rank, returns that rank; it also reports the failure itself. -1: no
+/* If that message reports the failure of another rank, returns that rank, which also reports the failure itself. -1: no
  * other rank is known to have failed, so the caller should report the message. */
 LK_API int lk_context_error_rank(lk_context *context);
 
@@ -88,7 +88,7 @@ LK_API int         lk_context_threads(const lk_context *context);
 LK_API const char *lk_context_isa(const lk_context *context);
 LK_API const char *lk_context_device(const lk_context *context);
 LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind); /* bytes in use now */
-LK_API uint64_t    lk_context_allocations(const lk_context *context);            /* calls of the allocator so far */
+LK_API uint64_t    lk_context_allocations(const lk_context *context);            /* calls to the allocator so far */
 
 /* The resources that this process may use, as limited by the host and by control groups (cgroups, versions 1 and 2: the
  * process's own group and all its ancestors). */
@@ -104,13 +104,13 @@ LK_API void lk_limits_read(lk_limits *limits);
  * NULL: "this process". lk_comm_check_memory checks the total that the ranks of a host need. */
 LK_API lk_status lk_context_check_memory(lk_context *context, const char *who, size_t bytes);
 
-/* The number of threads that lk_context_config.threads = 0 chooses. 0: LOCKSTEP_THREADS is not a number from 1 to 256,
- * and lk_context_create would return LK_EINVAL. */
+/* The number of threads that a context has if lk_context_config.threads is 0. Returns 0 if LOCKSTEP_THREADS is not a
+ * number from 1 to 256; lk_context_create then returns LK_EINVAL. */
 LK_API int lk_default_threads(void);
 /* The instructions with which this machine computes SHA-256, the digest of checkpoints: "sha2" (ARMv8), "sha-ni" (x86)
  * or "portable". */
 LK_API const char *lk_sha256_instructions(void);
-/* Receives a text in one or several parts. */
+/* Receives text in one or more parts. */
 typedef void (*lk_text_callback)(void *user, const char *text, size_t bytes);
 
 /* The name and the description of the i-th usable device; NULL past the last. */
@@ -133,9 +133,9 @@ typedef struct lk_device_speed {
 LK_API lk_status lk_device_measure(lk_context *context, lk_dtype type, lk_device_speed *speed);
 
 /* The rate, in operations per second, of multiply-adds in registers with the context's instruction set on all its
- * threads at once: an upper bound for kernels of that type (f32, f64, or bf16, which kernels compute in f32). Takes
- * about 30 ms. 0: the rate cannot be measured here, or the device is not the CPU. Must not be called while a program
- * runs. */
+ * threads at once: an upper bound for kernels of that type (f32, f64, or bf16, which is multiplied in f32 if the set
+ * has no bf16 instructions). Takes about 30 ms. 0: the rate cannot be measured here, or the device is not the CPU. Must
+ * not be called while a program runs. */
 LK_API double lk_context_peak(lk_context *context, lk_dtype type);
 
 /* The memory that a device's runtime and libraries need in addition to what plans count; 0 for the CPU. */
@@ -149,8 +149,8 @@ LK_API lk_status lk_device_overhead(const char *name, lk_device_memory_overhead 
 /* Former names; the next version will remove them. */
 #define lk_device_held lk_device_overhead
 #define lk_device_memory_held lk_device_memory_overhead
-/* The device's memory that is still available to any process, and its total memory, in bytes; 0: the device is the CPU
- * or does not report them. */
+/* The device's free memory, which no process has allocated, and its total memory, in bytes; 0: the device is the CPU or
+ * does not report them. */
 LK_API void lk_context_device_memory(const lk_context *context, size_t *available, size_t *total);
 
 LK_END_DECLS

@@ -55,7 +55,7 @@ typedef struct lk_open_options {
     const char *label LK_ZERO;
     /* csv: whether the first line contains names. 1: yes; -1: no; 0: yes if none of its fields is a number */
     int         header LK_ZERO;
-    const char *cache LK_ZERO;       /* folder: a directory that keeps decoded samples; NULL: none */
+    const char *cache LK_ZERO;       /* folder: a directory in which to cache decoded samples; NULL: none */
     bool        skip_broken LK_ZERO; /* folder: files that cannot be decoded are skipped and listed in the log */
     bool        regression LK_ZERO;  /* labels are numbers to predict, in the field "target" (f32) */
     /* text, jsonl, tokens: "byte", "char" (each character of the text is a token), a tokenizer.json, or a directory
@@ -69,7 +69,7 @@ typedef struct lk_open_options {
     /* tokens: bytes per token in a file without a header, 2 or 4; 0: determined by the file name (.u16, .u32) or,
      * failing that, 4 if the tokenizer (without one: `vocabulary`) has more than 65536 tokens, and otherwise 2 */
     int     token_bytes LK_ZERO;
-    int64_t vocabulary LK_ZERO; /* tokens: the model's vocabulary; 0: not known */
+    int64_t vocabulary LK_ZERO; /* tokens: the model's vocabulary; 0: unknown */
     /* text, jsonl, tokens for a language model: above 0, every split is read for evaluation (see lk_text_info), with
      * windows that begin every `stride` tokens (1 to `context`). 0: the training set is read for training, and other
      * splits for evaluation with a stride of `context` */
@@ -97,7 +97,7 @@ typedef struct lk_open_options {
 #define LK_OPEN_OPTIONS_INIT {.size = sizeof(lk_open_options)}
 
 /* Opens a data set by name.
- *   cifar10, fashion-mnist, mnist, each with ":DIR"; without it, searches $LOCKSTEP_DATA/NAME,
+ *   cifar10, fashion-mnist, mnist, each optionally followed by ":DIR"; without DIR, searches $LOCKSTEP_DATA/NAME,
  *     $XDG_CACHE_HOME/lockstep/NAME, ~/.cache/lockstep/NAME and the directory of Debian's package. Fields: image u8,
  *     label
  *   synthetic, synthetic:3x32x32,classes=10,count=5000,seed=1 (each part is optional). Fields: image u8 or features
@@ -140,7 +140,7 @@ LK_API lk_status lk_dataset_cifar10(lk_context *context, const char *directory, 
 
 /* A pair of IDX files of unsigned bytes, plain or gzip (each path is also tried with .gz added or removed). Images are
  * (count, height, width), (count, channels, height, width) or (count, features); labels are (count). If `classes` is 0,
- * it is the largest label + 1. Kept in memory, uncompressed. */
+ * the number of classes is the largest label + 1. Kept in memory, uncompressed. */
 LK_API lk_status lk_dataset_idx(lk_context *context, const char *images, const char *labels, int classes,
                                 lk_dataset **dataset);
 
@@ -152,7 +152,7 @@ typedef struct lk_dataset_synthetic_config {
     /* number of the first sample: a test set that starts where the training set ends shares no samples with it */
     int64_t  first LK_ZERO;
     int      rank LK_ZERO;              /* axes of one sample */
-    int64_t  dims[LK_MAX_RANK] LK_ZERO; /* for example 64, or 3, 32, 32 */
+    int64_t  dims[LK_MAX_RANK] LK_ZERO; /* for example {64} or {3, 32, 32} */
     lk_dtype dtype LK_ZERO;             /* LK_F32, or LK_U8 for images */
     int      classes LK_ZERO;
     uint64_t seed LK_ZERO;
@@ -178,9 +178,9 @@ typedef struct lk_dataset_arrays_config {
 LK_API lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_arrays_config *config,
                                         lk_dataset **dataset);
 
-/* Writes one sample: fields[i] points to lk_field_bytes of field i, initially zero. If it returns a negative status,
- * the batch fails, and lk_loader_next returns that status. The loader's workers call it, concurrently if there are
- * several, but never after lk_loader_free has returned. */
+/* Writes one sample: fields[i] points to the bytes of field i (lk_field_bytes), initially zero. If the callback returns
+ * a negative status, the batch fails, and lk_loader_next returns that status. The loader's workers call it,
+ * concurrently if there are several, but never after lk_loader_free has returned. */
 typedef lk_status (*lk_dataset_get_callback)(void *user, int64_t index, void *const *fields);
 
 typedef struct lk_dataset_callbacks_config {
@@ -201,14 +201,14 @@ LK_API void lk_dataset_free(lk_dataset *dataset); /* NULL is fine; free its load
 LK_API const char     *lk_dataset_name(const lk_dataset *dataset); /* "cifar10", "idx", "arrays", … */
 LK_API int64_t         lk_dataset_count(const lk_dataset *dataset);
 LK_API int             lk_dataset_fields(const lk_dataset *dataset); /* number of fields of a sample */
-LK_API const lk_field *lk_dataset_field(const lk_dataset *dataset,
-                                        int               i); /* valid as long as the data set; NULL past the last */
+/* Field i, valid while the data set exists; NULL past the last. */
+LK_API const lk_field *lk_dataset_field(const lk_dataset *dataset, int i);
 LK_API const lk_field *lk_dataset_find(const lk_dataset *dataset, const char *name); /* NULL if it has no such field */
 /* The file of sample `index`, for messages; "" if a sample is known only by its index. */
 LK_API const char *lk_dataset_sample_name(const lk_dataset *dataset, int64_t index);
 
-/* Copies sample `index` as stored: fields[i] receives lk_field_bytes of field i, and may be NULL if that field is not
- * needed. May be called from any thread. */
+/* Copies sample `index` as stored: fields[i] receives the bytes of field i (lk_field_bytes), and may be NULL if that
+ * field is not needed. May be called from any thread. */
 LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *const *fields);
 
 /* ---- Text. ----
@@ -231,13 +231,13 @@ LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *
  * with zeros; length i32 (), their number without padding; and label i32 (), with classes and their names. */
 typedef struct lk_text_info {
     int64_t tokens;     /* of this split */
-    int64_t bytes;      /* of the text that these tokens encode (estimated for part of a token file); 0: not known */
-    int64_t vocabulary; /* all ids are below it; 0: not known */
+    int64_t bytes;      /* of the text that these tokens encode (estimated for part of a token file); 0: unknown */
+    int64_t vocabulary; /* all ids are below it; 0: unknown */
     /* number of tokens in the longest sample; for classification, in the longest text before truncation to T */
     int64_t             longest;
     const lk_tokenizer *tokenizer;    /* borrowed from the data set; NULL for tokens: without a tokenizer */
     int64_t             scored;       /* evaluation of a language model: number of labels in all samples; otherwise 0 */
-    int64_t             scored_bytes; /* bytes of text that these labels encode; 0: not known */
+    int64_t             scored_bytes; /* bytes of text that these labels encode; 0: unknown */
     int                 reserved[4];
 } lk_text_info;
 
@@ -263,7 +263,7 @@ typedef struct lk_transform {
     double flip LK_ZERO;      /* probability of a horizontal flip; 0: never */
     /* Crops a box whose fraction of the image's area and whose aspect ratio (width / height; 0, 0: 3/4 to 4/3) are
      * drawn from these ranges, and resizes it to the image's size, like torchvision's RandomResizedCrop; applied before
-     * the crop. 0, 0: none. */
+     * the crop of crop_padding. 0, 0: none. */
     double resized_crop[2] LK_ZERO, resized_ratio[2] LK_ZERO;
     /* rotation by up to this many degrees in either direction, with bilinear interpolation and 0 outside the image;
      * applied after the flip. 0: none */
@@ -275,8 +275,8 @@ typedef struct lk_transform {
      * be a field "label". 0: none. See lk_mixup_loss. */
     double mixup LK_ZERO;
     int    cutout LK_ZERO;       /* side length of a square that is set to 0 after normalising; 0: none */
-    bool   mixup_fields LK_ZERO; /* add "label_2" and "mix" (1) even without mixup, for a test set */
-    int    reserved[24] LK_ZERO; /* because other structs contain this one */
+    bool   mixup_fields LK_ZERO; /* add "label_2" and "mix" (always 1) without mixup, for a test set */
+    int    reserved[24] LK_ZERO; /* for new fields, because other structs contain this one */
 } lk_transform;
 #define LK_TRANSFORM_INIT {.size = sizeof(lk_transform)}
 
@@ -298,7 +298,7 @@ typedef struct lk_loader_config {
      * is rows n*q/parts to n*(q+1)/parts - 1 (quotients are rounded down), and the loader prepares only parts
      * first_part to last_part - 1. 0, 0, 0: the whole batch. */
     int parts LK_ZERO, first_part LK_ZERO, last_part LK_ZERO;
-    int unused LK_ZERO; /* ignored: padding in older versions, which callers leave undefined */
+    int unused LK_ZERO; /* ignored: padding in older versions, which left it undefined */
     /* If not 0, a batch that is not full is divided at the same rows as a full one; its last parts then have fewer
      * samples or none. */
     int fixed_parts LK_ZERO, reserved LK_ZERO;

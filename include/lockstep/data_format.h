@@ -8,7 +8,7 @@ LK_BEGIN_DECLS
 
 typedef enum lk_data_trait {
     LK_DATA_PUBLIC = 1,       /* lk_data_get downloads it; `samples` and `image` are its published sizes */
-    LK_DATA_HIDDEN = 2,       /* only programs choose it: help and completion do not list it */
+    LK_DATA_HIDDEN = 2,       /* not listed in help and completion */
     LK_DATA_TEXT = 4,         /* its samples are tokens of texts */
     /* its files contain token ids: a tokenizer is optional, and document boundaries are unknown */
     LK_DATA_TOKENIZED = 8,

@@ -37,8 +37,8 @@ LK_API const lk_environment_variable *lk_environment_at(int index); /* NULL past
 
 /* The value of a variable that lk_environment_at lists; NULL if it is not set. A context keeps the values from when it
  * was created, so change the environment before that. With context NULL, or in a process forked after the context was
- * created, the result is the current value. The result stays valid as long as the context or, if it is a current value,
- * as long as the result of getenv. */
+ * created, the result is the current value. The result is valid while the context exists or, if it is a current value,
+ * for as long as the result of getenv would be. */
 LK_API const char *lk_environment_get(const lk_context *context, const char *name);
 
 LK_END_DECLS

@@ -21,7 +21,7 @@ typedef struct lk_generator_config {
     const lk_store *store LK_ZERO; /* or a store of this model to copy the weights from, such as a training program's */
     uint64_t        seed LK_ZERO;  /* of the initial weights, if neither of these is given */
     int64_t         batch LK_ZERO; /* maximum number of prompts at once; 0 means 1 */
-    /* maximum number of tokens in a prompt plus its continuation; 0 means the model's */
+    /* maximum number of tokens in a prompt plus its continuation; 0 means the model's context */
     int64_t   context LK_ZERO;
     int64_t   chunk LK_ZERO;  /* tokens of each prompt computed at once; 0 means 32 */
     lk_dtype  dtype LK_ZERO;  /* LK_F32 or LK_F64 */
@@ -64,11 +64,12 @@ typedef enum lk_generate_end {
     LK_GENERATE_CONTEXT, /* as many tokens as the context holds */
     LK_GENERATE_CANCELED /* the callback ended it */
 } lk_generate_end;
-LK_API const char *lk_generate_end_name(lk_generate_end end); /* "eos", "stop", "tokens", "context", "canceled"; "" */
+/* "eos", "stop", "tokens", "context", "canceled"; "" while the continuation has not ended */
+LK_API const char *lk_generate_end_name(lk_generate_end end);
 
-/* A new token of one prompt. */
+/* A new token of one prompt's continuation. */
 typedef struct lk_generated {
-    int             prompt; /* number of the prompt */
+    int             prompt; /* index of the prompt */
     int64_t         index;  /* of the token within the continuation, from 0 */
     int32_t         token;
     lk_generate_end end;

@@ -4,8 +4,8 @@
  * 2). Errors are kept in the graph: it stores the first invalid call with its file and line, later calls do nothing,
  * and lk_plan_create reports the error. An empty tensor, (lk_tensor){0}, belongs to no graph; its rank and sizes are 0.
  * A call whose tensors are all empty records nothing and returns an empty tensor, whose id is minus the line of the
- * first such call; functions that take a model or a loss report that line. Every lk_name(...) is a macro for
- * lk_name_at(site, ...), which other languages can call. */
+ * first such call; functions that take a model or a loss report that line. Every lk_name(...) that records a call is a
+ * macro for lk_name_at(site, ...), which other languages can call. */
 #ifndef LOCKSTEP_GRAPH_H
 #define LOCKSTEP_GRAPH_H
 
@@ -31,7 +31,7 @@ LK_API void        lk_graph_fail(lk_graph *graph, const char *format, ...) __att
 LK_API lk_context *lk_graph_context(const lk_graph *graph);
 LK_API lk_dtype    lk_graph_dtype(const lk_graph *graph);
 
-/* Writes a listing with one operation per line, or Graphviz's dot. */
+/* Write a listing with one operation per line, or the graph in Graphviz's DOT language. */
 LK_API void lk_graph_print(const lk_graph *graph, lk_text_callback write, void *user);
 LK_API void lk_graph_dot(const lk_graph *graph, lk_text_callback write, void *user);
 
@@ -83,7 +83,8 @@ LK_API lk_tensor lk_buffer_at(lk_site site, lk_graph *graph, const char *name, l
 LK_API lk_tensor lk_constant_at(lk_site site, lk_graph *graph, lk_dtype type, int rank, const int64_t *dims,
                                 const void *data);
 #define lk_constant(...) lk_constant_at(LK_HERE, __VA_ARGS__)
-/* Makes `name` (under the open blocks) a second name of a parameter: tied weights. Checkpoints hold both. */
+/* Makes `name` (under the open blocks) a second name of a parameter or buffer: tied weights. Checkpoints contain both
+ * names. */
 LK_API void lk_tie_at(lk_site site, lk_tensor parameter, const char *name);
 #define lk_tie(...) lk_tie_at(LK_HERE, __VA_ARGS__)
 
@@ -329,7 +330,7 @@ typedef struct lk_cross_entropy_options {
     int            reserved LK_ZERO;
     double         label_smoothing LK_ZERO;
     const int64_t *ignore_index LK_ZERO; /* NULL: -100, as in PyTorch */
-    lk_tensor      weight LK_ZERO;       /* one per sample (…); missing: 1 */
+    lk_tensor      weight LK_ZERO;       /* one per label, in their shape; missing: 1 */
 } lk_cross_entropy_options;
 /* logits (…, C), labels i32 (…). Also counts the labels that have the largest logit (lk_metrics.correct). */
 LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels,
@@ -384,8 +385,8 @@ LK_API lk_tensor lk_loss_at(lk_site site, lk_tensor x, lk_total_options options)
 
 /* Records a metric: the sum of all elements of x divided by the sum of all elements of its weight, as for lk_loss.
  * Programs compute it in training and in evaluation, and add both sums over micro-batches, leaves and ranks
- * (lk_metrics.named). x and the weight may have any type; neither is changed. The metric of a loss is its mean, whether
- * or not the loss is minimised. */
+ * (lk_metrics.named). x and the weight may have any type, and their values are not changed. The metric of a loss is its
+ * mean, whether or not the loss is minimised. */
 LK_API void lk_metric_at(lk_site site, lk_tensor x, const char *name, lk_total_options options);
 #define lk_metric(x, name, ...) lk_metric_at(LK_HERE, x, name, LK_OPTIONS(lk_total_options, ##__VA_ARGS__))
 

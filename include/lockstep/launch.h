@@ -12,15 +12,15 @@ typedef struct lk_launch_config {
     int                ranks LK_ZERO;   /* on this host */
     int nodes LK_ZERO, node LK_ZERO;    /* number of hosts, each of which calls lk_launch, and the index of this host */
     const char *master_address LK_ZERO; /* NULL: this host; required when nodes > 1 */
-    int         master_port LK_ZERO;    /* 0: a free one for each start of the ranks; required when nodes > 1 */
+    int         master_port LK_ZERO;    /* 0: a free one whenever ranks are started; required when nodes > 1 */
     const char *run_id LK_ZERO;         /* TORCHELASTIC_RUN_ID; NULL: random */
     const char *role LK_ZERO;           /* ROLE_NAME */
     int         max_restarts LK_ZERO;   /* of all ranks, after a failure; must be 0 when nodes > 1 */
     double      grace LK_ZERO;          /* seconds from SIGTERM to SIGKILL */
     double monitor_interval LK_ZERO;    /* seconds between updates of unfinished lines (progress bars) on a terminal */
     bool   no_pin LK_ZERO;              /* do not set the ranks' CPU affinity */
-    const char *log_dir LK_ZERO;        /* NULL: no files unless tee or redirects needs them */
-    /* "0" … "3" or "0:1,1:3" by local rank: 1 stdout, 2 stderr; NULL: not given */
+    const char *log_dir LK_ZERO;        /* NULL: no log files, unless tee or redirects require them */
+    /* "0" (none), "1" (stdout), "2" (stderr), "3" (both), or by local rank, as in "0:1,1:3"; NULL: not given */
     const char *tee LK_ZERO, *redirects LK_ZERO;
     const char *local_ranks_filter LK_ZERO; /* "0,2": only these ranks' output is shown; NULL: all */
     int         debug_rank LK_ZERO;         /* the rank that gets the terminal; negative: none */
@@ -28,8 +28,8 @@ typedef struct lk_launch_config {
     const char *hosts LK_ZERO;              /* "a:2,b:2": over ssh; NULL: this host */
     const char *ssh LK_ZERO;                /* remote shell: takes a host and a command line; split at spaces */
     const char *remote_command LK_ZERO;     /* path or name of `lockstep` on those hosts */
-    /* relay lines without the rank prefix, print nothing about threads and cores, and after a stop request wait as long
-     * as ranks are saving */
+    /* relay lines without the rank prefix, print nothing about threads and cores and, after a stop request, wait for as
+     * long as ranks are saving */
     bool plain LK_ZERO;
     int  out LK_ZERO, err LK_ZERO; /* descriptors for the ranks' output and for the launcher's messages */
     /* seconds that ranks wait for each other to join (LOCKSTEP_JOIN_TIMEOUT); 0: the ranks' default */

@@ -48,8 +48,8 @@ LK_API int lk_mesh_extent(const lk_mesh *mesh, unsigned axes);
 /* The index of `rank` in its group along these axes, from 0; for a single axis, its coordinate. -1: there is no such
  * rank. */
 LK_API int lk_mesh_coordinate(const lk_mesh *mesh, unsigned axes, int rank);
-/* The rank with index `coordinate` in the group of `rank` along these axes; its other coordinates are the same as for
- * `rank`. -1: there is none. */
+/* The rank with index `coordinate` in the group of `rank` along these axes; its other coordinates are those of `rank`.
+ * -1: there is none. */
 LK_API int lk_mesh_member(const lk_mesh *mesh, unsigned axes, int rank, int coordinate);
 
 /* Creates the groups along these sets of axes, in this order. Collective over comm: all ranks must pass the same list,
@@ -57,8 +57,8 @@ LK_API int lk_mesh_member(const lk_mesh *mesh, unsigned axes, int rank, int coor
  * itself. */
 LK_API lk_status lk_mesh_create_groups_at(lk_site site, lk_mesh *mesh, const unsigned *axes, int count);
 #define lk_mesh_create_groups(...) lk_mesh_create_groups_at(LK_HERE, __VA_ARGS__)
-/* This rank's group along these axes, created by lk_mesh_create_groups; its rank in the group is its coordinate. Owned
- * by the mesh. Never communicates: it is an error if the group was not created. */
+/* This rank's group along these axes, created by lk_mesh_create_groups; this rank's number in it is its coordinate.
+ * Owned by the mesh. Never communicates: it is an error if the group was not created. */
 LK_API lk_status lk_mesh_group(const lk_mesh *mesh, unsigned axes, lk_comm **group);
 
 LK_END_DECLS

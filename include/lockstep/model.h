@@ -10,8 +10,8 @@
  *
  *   cc -shared -fPIC mine.c -o mine.so $(pkg-config --cflags lockstep)
  *
- * The command exports all functions of the library, so mine.so need not link with it. It may define its own operations
- * (operation.h). All ranks must load the same model: they compare their programs before the first step. */
+ * The command exports all functions of the library, so mine.so need not be linked with it. It may define its own
+ * operations (operation.h). All ranks must load the same model: they compare their programs before the first step. */
 #ifndef LOCKSTEP_MODEL_H
 #define LOCKSTEP_MODEL_H
 

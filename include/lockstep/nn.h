@@ -13,7 +13,7 @@ typedef struct lk_layer_options {
     int64_t stride LK_ZERO, padding LK_ZERO, groups LK_ZERO; /* conv2d: 0 means 1, 0, 1 */
     bool    no_bias LK_ZERO;                                 /* conv2d, linear, norms except RMS norm */
     bool    frozen LK_ZERO;                                  /* no gradient and no update for the layer's parameters */
-    /* conv2d, linear, embedding: tied weights: use this parameter instead of a new one; name.weight becomes its
+    /* conv2d, linear, embedding, for tied weights: use this parameter instead of a new one; name.weight becomes its
      * alias */
     lk_tensor weight LK_ZERO;
     double    epsilon LK_ZERO;  /* norms; 0 means PyTorch's default */
@@ -77,13 +77,13 @@ typedef struct lk_model_options {
 
 /* fc1 (hidden), relu, fc2 (classes) */
 LK_API lk_tensor lk_model_mlp(lk_tensor x, lk_model_options options);
-/* SimpleCNN from the PyTorch tutorials: conv1 32, conv2 64, each 3×3 + relu + max pool 2; fc1 512; fc2. Any image size
- * ≥ 4. */
+/* SimpleCNN from the PyTorch tutorials: conv1 32, conv2 64, each 3×3 + relu + max pool 2; fc1 512; fc2. Images must be
+ * at least 4 × 4. */
 LK_API lk_tensor lk_model_cnn(lk_tensor x, lk_model_options options);
 /* torchvision's resnet18, with its names and its 7×7 stride-2 stem with max pool (or cifar_stem). */
 LK_API lk_tensor lk_model_resnet18(lk_tensor x, lk_model_options options);
-/* ResNet-20 for small images (He et al. 2015, section 4.2): 3 × 3 basic blocks of 16, 32, 64 channels; 1×1 convolutions
- * as projection shortcuts; names as in torchvision. */
+/* ResNet-20 for small images (He et al. 2015, section 4.2): three basic blocks each with 16, 32 and 64 channels; 1×1
+ * convolutions as projection shortcuts; names as in torchvision. */
 LK_API lk_tensor lk_model_resnet20(lk_tensor x, lk_model_options options);
 
 typedef lk_tensor (*lk_model_function)(lk_tensor x, lk_model_options options);

@@ -52,9 +52,10 @@ typedef struct lk_operation_call {
 
 typedef lk_status (*lk_operation_callback)(const lk_operation_call *call);
 
-/* lk_apply copies the struct, the name and the attributes. `user` is borrowed as long as graphs, plans or programs with
- * the operation exist. Callbacks may be called from any thread that records, plans or runs, but never concurrently for
- * one program. They return LK_OK or a negative status: lk_operation_fail sets the message and returns such a status. */
+/* lk_apply copies the struct, the name, the factors and the attributes. `user` is borrowed as long as graphs, plans or
+ * programs with the operation exist. Callbacks may be called from any thread that records, plans or runs, but never
+ * concurrently for one program. They return LK_OK or a negative status: lk_operation_fail sets the message and returns
+ * such a status. */
 typedef struct lk_operation {
     size_t      size LK_ZERO; /* sizeof this struct */
     const char *name LK_ZERO; /* consists of letters, digits, _ and -; shown in listings, traces and errors */
@@ -63,7 +64,7 @@ typedef struct lk_operation {
      * inputs. */
     unsigned types[LK_OPERATION_INPUTS] LK_ZERO;
     unsigned optional LK_ZERO;      /* bit i: input i may be missing */
-    unsigned no_gradient LK_ZERO;   /* bit i: input i gets no gradient, although it might need one */
+    unsigned no_gradient LK_ZERO;   /* bit i: input i gets no gradient, even if the loss depends on it */
     unsigned unread_inputs LK_ZERO; /* bit i: backward does not read input i, so it need not be kept */
     unsigned saved_outputs LK_ZERO; /* bit i: backward reads output i */
     /* bit i: output i has no batch axis and is a sum over samples. Other outputs without a batch axis depend only on
@@ -116,14 +117,14 @@ LK_API int64_t lk_operand_elements(const lk_operand *operand); /* the product of
 
 /* ---- the check mode ---- */
 
-/* Calls the operation on inputs of these shapes and checks whether it keeps its promises: its shapes; that it writes
- * all of its outputs, and nothing outside its outputs and workspace; that results do not change with the number of
- * threads, with previous memory contents, or with the number of samples; sums over samples; results of parts along its
- * factors; and backward against finite differences of forward, in f64 if the operation accepts it. `inputs` has
- * operation->inputs elements, whose count_axis and count_unit must be set; rank -1: missing. Their data may be NULL:
- * floating-point inputs are then drawn from -1 … 1, and integers are 0 and 1. Every broken promise is reported by
- * passing a one-sentence line to `write` (which may be NULL). LK_OK: all promises are kept. LK_EMISMATCH: at least one
- * is broken, and lk_context_error returns the first. */
+/* Calls the operation on inputs of these shapes and checks whether it keeps its promises: that its shapes are valid;
+ * that it writes all of its outputs, and nothing outside its outputs and workspace; that results do not change with the
+ * number of threads, with previous memory contents, or with the number of samples; that sums over samples and parts
+ * along its factors agree with the whole; and that backward agrees with finite differences of forward, in f64 if the
+ * operation accepts it. `inputs` has operation->inputs elements, whose count_axis and count_unit must be set; rank -1:
+ * missing. Their data may be NULL: floating-point inputs are then drawn from -1 … 1, and integers are 0 and 1. Every
+ * broken promise is reported by passing a one-sentence line to `write` (which may be NULL). LK_OK: all promises are
+ * kept. LK_EMISMATCH: at least one is broken, and lk_context_error returns the first. */
 LK_API lk_status lk_operation_check(lk_context *context, const lk_operation *operation, const lk_operand *inputs,
                                     lk_text_callback write, void *user);
 

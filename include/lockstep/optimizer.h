@@ -7,7 +7,7 @@
 LK_BEGIN_DECLS
 
 /* X(constant, name): the optimizers. For each, the library has a descriptor with its options from the list below, its
- * state and its kernels (src/graph/op/NAME.c). */
+ * state and its kernels (in src/graph/op/). */
 #define LK_OPTIMIZER_LIST(X) \
     X(LK_SGD, sgd)           \
     X(LK_ADAM, adam)         \
@@ -76,7 +76,7 @@ typedef struct lk_optimizer_config {
     bool                      centered LK_ZERO;                                    /* RMSprop */
     double                    alpha LK_ZERO;                                       /* RMSprop */
     double                    lr_decay LK_ZERO, initial_accumulator_value LK_ZERO; /* Adagrad */
-    int                       reserved[8] LK_ZERO; /* because lk_trainer_config contains this struct */
+    int                       reserved[8] LK_ZERO; /* for new fields, because lk_trainer_config contains this struct */
 } lk_optimizer_config;
 #define LK_OPTIMIZER_CONFIG_INIT                                                                                     \
     {.size = sizeof(lk_optimizer_config), .kind = LK_ADAM, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, \
@@ -95,7 +95,7 @@ typedef struct lk_schedule {
     lk_schedule_kind kind LK_ZERO;
     int64_t          warmup LK_ZERO; /* number of steps of linear increase from lr/warmup to lr, before any schedule */
     int64_t          total LK_ZERO;  /* cosine: total number of steps, including the warm-up */
-    int64_t          every LK_ZERO;  /* step: the rate is multiplied by gamma every this many steps */
+    int64_t          every LK_ZERO;  /* step: number of steps after which the rate is multiplied by gamma each time */
     double           gamma LK_ZERO;
     double           minimum LK_ZERO; /* cosine: final rate, as a fraction of lr */
     int64_t          reserved[4] LK_ZERO;

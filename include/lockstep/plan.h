@@ -40,9 +40,8 @@ LK_API const char *lk_pipeline_schedule_name(lk_pipeline_schedule schedule); /* 
 /* How the ranks of a group divide every step. Record the graph with the capacity that lk_parallel_capacity returns:
  * enough for one micro-batch of a rank or, with leaves, for all leaves of a micro-batch. */
 typedef struct lk_parallel {
-    int world LK_ZERO,
-        /* shorthand for a mesh with one axis, data; both 0: a single rank, or lk_plan_config.mesh */
-        rank LK_ZERO;
+    /* shorthand for a mesh with one axis, data; both 0: a single rank, or lk_plan_config.mesh */
+    int world LK_ZERO, rank LK_ZERO;
     /* Number of backward runs that may be accumulated before an update; above 1, there are two sets of gradients. 0
      * means 1. With leaves, each micro-batch consists of one or more whole leaves, and the number of micro-batches does
      * not change the results. */
@@ -77,7 +76,7 @@ typedef struct lk_parallel {
      * single rank. A split that does not fall on the boundaries of these parts is rejected, and so is unsynchronised
      * batch norm. */
     int reproducible_layout LK_ZERO;
-    /* With reproducible_layout: sums have 8, 4 or 2 parts: the largest of these numbers for which each part has at
+    /* With reproducible_layout, a sum has 8, 4 or 2 parts: the largest of these numbers for which each part has at
      * least this many elements; 0 means 96 */
     int                  sum_part_minimum LK_ZERO;
     lk_pipeline_schedule pipeline_schedule LK_ZERO; /* for a mesh with a pipeline axis */
@@ -142,7 +141,7 @@ typedef struct lk_plan_config {
     /* LK_F32: gradients are reduced as they are. A narrower type, such as LK_BF16: gradients are rounded to that type
      * for the all_reduce, which halves the bytes sent; not supported with leaves */
     lk_dtype gradient_dtype LK_ZERO;
-    int      unused LK_ZERO; /* ignored; formerly padding, which callers leave undefined */
+    int      unused LK_ZERO; /* ignored: padding in older versions, which left it undefined */
     /* The ranks, and this rank's place among them; copied. NULL: as given in `parallel`. */
     const lk_mesh *mesh LK_ZERO;
     /* Overrides how the plan splits states: lines of the form "PATTERN: FACTOR@AXIS", such as "blocks.*.mlp.up.weight:
@@ -212,7 +211,7 @@ typedef struct lk_traffic {
     double   bytes;       /* for full batches; ranks that share their state read this much of each other's memory */
 } lk_traffic;
 /* Writes up to `most` entries, one for each set of axes along which ranks communicate in training, and returns how many
- * there are. The small exchange of losses and metrics, evaluations and checkpoints are not included. */
+ * there are. Evaluations, checkpoints and the small exchange of losses and metrics are not included. */
 LK_API int lk_plan_traffic(const lk_plan *plan, lk_traffic *traffic, int most);
 
 /* The machine's speeds, for estimating the time of a step. */

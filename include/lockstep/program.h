@@ -78,7 +78,7 @@ LK_API void      lk_program_free(lk_program *program);
 LK_API lk_status lk_program_bind(lk_program *program, const char *input, const void *data);
 /* sets the values of the step for the following runs */
 LK_API lk_status lk_program_step(lk_program *program, const lk_step *step);
-/* A step must run LK_FORWARD, LK_BACKWARD, LK_UPDATE, in this order. LK_EINVAL: LK_BACKWARD without an LK_FORWARD
+/* A step must run LK_FORWARD, LK_BACKWARD and LK_UPDATE, in this order. LK_EINVAL: LK_BACKWARD without an LK_FORWARD
  * before it, or with an LK_EVALUATE in between (all sections share one memory arena); or LK_UPDATE without gradients. A
  * label or id out of range also gives LK_EINVAL: the error names the input, row, sample (lk_step.sample_ids) and value,
  * the gradients of this update are dropped, and LK_UPDATE fails. LK_FORWARD and LK_EVALUATE report it at once; with
@@ -167,7 +167,7 @@ LK_API void lk_program_profile_seconds(const lk_program *program, double *second
 /* On the CPU, lists the instructions in order; on a GPU, lists the rows described below, with what bounds each. */
 LK_API void lk_program_profile_print(const lk_program *program, lk_text_callback write, void *user);
 
-/* What bounds the time of an operation, at the speeds of lk_device_measure. */
+/* What bounds the time of an operation, at the speeds that lk_device_measure returns. */
 typedef enum lk_bound {
     LK_BOUND_UNKNOWN,    /* no speed was measured (on the CPU), or the operation copies between host and device */
     LK_BOUND_BYTES,      /* reading and writing its operands once */

@@ -28,8 +28,8 @@ typedef struct lk_sampler_config {
 } lk_sampler_config;
 #define LK_SAMPLER_CONFIG_INIT {.size = sizeof(lk_sampler_config), .world = 1}
 
-/* Allocates all memory (LK_MEMORY_LOADER): the rank's list and, when shuffling up to 2^28 samples, the order of all
- * samples. */
+/* Allocates all memory (LK_MEMORY_LOADER): the rank's list and, when shuffling, the order of all samples, unless it is
+ * computed as needed: see `text`; also above 2^28 samples, except with `compatible`. */
 LK_API lk_status lk_sampler_create(lk_context *context, const lk_sampler_config *config, lk_sampler **sampler);
 LK_API void      lk_sampler_free(lk_sampler *sampler); /* NULL is fine */
 

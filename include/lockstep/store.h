@@ -15,7 +15,7 @@ LK_BEGIN_DECLS
 
 typedef struct lk_store lk_store; /* use from one thread */
 
-/* One named piece of state. Pointers stay valid as long as the store. They are NULL if the device's memory is not the
+/* One named piece of state. Pointers are valid while the store exists. They are NULL if the device's memory is not the
  * host's, or if this rank has only a slice; lk_store_read and lk_store_write work with every device and every plan. */
 typedef struct lk_state {
     const char *name;

@@ -20,7 +20,7 @@ LK_API lk_status lk_tensorboard_add_scalar(lk_tensorboard *tensorboard, const ch
                                            double wall_time);
 
 LK_API lk_status lk_tensorboard_flush(lk_tensorboard *tensorboard); /* writes buffered points to the file */
-/* the path of the file; valid as long as the handle */
+/* the path of the file; valid until lk_tensorboard_free */
 LK_API const char *lk_tensorboard_path(const lk_tensorboard *tensorboard);
 LK_API void        lk_tensorboard_free(lk_tensorboard *tensorboard); /* flushes; NULL is fine */
 

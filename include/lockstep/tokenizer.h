@@ -39,7 +39,7 @@ LK_API int32_t        lk_tokenizer_begin(const lk_tokenizer *tokenizer); /* the 
 /* the id of the token that is spelled this way in the file; -1: there is none */
 LK_API int32_t lk_tokenizer_find(const lk_tokenizer *tokenizer, const char *token);
 /* The bytes that a token stands for, or the text of an added token; NULL: no token has that id. Not NUL-terminated;
- * valid as long as the tokenizer is. A token's bytes need not be whole characters. */
+ * valid while the tokenizer exists. A token's bytes need not be whole characters. */
 LK_API const char *lk_tokenizer_token(const lk_tokenizer *tokenizer, int32_t id, size_t *bytes);
 LK_API bool lk_tokenizer_is_special(const lk_tokenizer *tokenizer, int32_t id); /* false if there is no such id */
 
@@ -58,7 +58,7 @@ LK_API size_t lk_tokenizer_decode(const lk_tokenizer *tokenizer, const int32_t *
                                   size_t room);
 
 /* The files from which AutoTokenizer in `transformers` can open this tokenizer: tokenizer.json, tokenizer_config.json
- * and others. Files from which the tokenizer was read are returned unchanged. Valid as long as the tokenizer is. */
+ * and others. Files from which the tokenizer was read are returned unchanged. Valid while the tokenizer exists. */
 typedef struct lk_tokenizer_file {
     const char *name, *text;
     size_t      bytes; /* of the text; a NUL follows them */

@@ -128,7 +128,7 @@ typedef struct lk_trainer_config {
     /* file to which a trace of all ranks' kernels and collectives is written, for Chrome or Perfetto; NULL: none */
     const char *trace LK_ZERO;
     int64_t     trace_steps LK_ZERO; /* number of steps to trace, after a warm-up */
-    int64_t     check_every LK_ZERO; /* replicas compare hashes every this many steps, and at the end; 0: never */
+    int64_t     check_every LK_ZERO; /* steps between comparisons of the ranks' weights (also at the end); 0: never */
 
     /* Called for each event; NULL: not called. A nonzero result stops training after this step (with several ranks:
      * after the next one), and a checkpoint is saved if `save` is set. */
@@ -155,7 +155,7 @@ typedef struct lk_trainer_config {
     const lk_checkpoint_file *files LK_ZERO;
     int                       files_count LK_ZERO;
 
-    int           unused LK_ZERO;         /* ignored: padding in older versions, which callers leave undefined */
+    int           unused LK_ZERO;         /* ignored: padding in older versions, which left it undefined */
     lk_data_place data_on_device LK_ZERO; /* both sets are copied when the trainer is created */
     lk_state_mode state LK_ZERO;          /* see plan.h: where the ranks of comm keep their state */
     /* lk_trainer_plan without a comm: number of hosts over which the plan_world ranks are distributed as evenly as
@@ -208,7 +208,7 @@ typedef enum lk_option_trait {
     INTEGER(epochs, "epochs", "N", "3", 1, 1e9, LK_OPTION_TRAINING, NULL,                                              \
             "Passes over the training set (default 3). Text in windows has a sample for each token: use --steps")      \
     INTEGER(steps, "steps", "N", "0", 0, 1e15, LK_OPTION_TRAINING, "epochs",                                           \
-            "Stop after N steps instead; 0: by epochs")
+            "Stop after N steps instead; 0: train for --epochs")
 
 #define LK_TRAINER_LOSS_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                  \
     NUMBER(label_smoothing, "label-smoothing", "X", "0", 0, 0.999, LK_OPTION_TRAINING, NULL,                           \
@@ -219,7 +219,8 @@ typedef enum lk_option_trait {
             "Steps of linear warmup before any schedule")                                                              \
     INTEGER(schedule.every, "step-size", "N", "1000", 1, 1e12, LK_OPTION_TRAINING, "schedule",                         \
             "schedule step: multiply by --gamma every N steps")                                                        \
-    NUMBER(schedule.gamma, "gamma", "X", "0.1", 0, 10, LK_OPTION_TRAINING, "schedule", "schedule step: the factor")
+    NUMBER(schedule.gamma, "gamma", "X", "0.1", 0, 10, LK_OPTION_TRAINING, "schedule",                                 \
+           "schedule step: the factor by which the rate is multiplied")
 
 #define LK_TRAINER_AUGMENTATION_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                          \
     INTEGER(transform.crop_padding, "crop-padding", "N", "0", 0, 64, LK_OPTION_TRAINING, NULL,                         \
@@ -227,7 +228,7 @@ typedef enum lk_option_trait {
     NUMBER(transform.flip, "flip", "P", "0", 0, 1, LK_OPTION_TRAINING, NULL,                                           \
            "Augmentation: probability of a horizontal flip")                                                           \
     NUMBERS(transform.resized_crop, "random-resized-crop", "S[,S]", 1e-6, 1, LK_OPTION_TRAINING, NULL,                 \
-            "Augmentation: boxes of S to S (default 1) of the image's area, resized to its size, like "                \
+            "Augmentation: random crops of S to S (default 1) of the image's area, resized to its size, like "         \
             "RandomResizedCrop")                                                                                       \
     NUMBER(transform.rotate, "rotate", "D", "0", 0, 180, LK_OPTION_TRAINING, NULL,                                     \
            "Augmentation: rotation by up to D degrees in either direction")                                            \
@@ -248,7 +249,7 @@ typedef enum lk_option_trait {
     TEXT(save, "save", "DIR", LK_OPTION_EQUAL, NULL,                                                                   \
          "Save checkpoints in DIR; DIR/model.safetensors is the newest, readable by PyTorch")                          \
     INTEGER(save_every, "save-every", "N", "0", 0, 1e12, LK_OPTION_TRAINING, NULL,                                     \
-            "Save every N steps; 0: after each epoch. Always at the end")                                              \
+            "Save every N steps, and always at the end; 0: after each epoch")                                          \
     INTEGER(keep, "keep", "K", "2", 1, 200, LK_OPTION_RECORDED, NULL, "Number of checkpoints to keep")
 
 #define LK_TRAINER_WEIGHTS_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                               \
@@ -256,8 +257,8 @@ typedef enum lk_option_trait {
          "Start from these weights: a .safetensors file, a checkpoint or a Hugging Face directory. Without "           \
          "--tokenizer, a directory's tokenizer is used")                                                               \
     TEXT(init_partial, "init-partial", "FILE", LK_OPTION_EQUAL, NULL,                                                  \
-         "Start from the tensors of FILE whose names and shapes the model has, and print which were loaded; ignored "  \
-         "when resuming")
+         "Start from the tensors of FILE whose names and shapes match the model's, and print which were loaded; "      \
+         "ignored when resuming")
 
 /* Options for the shard axis also apply to ranks along the expert axis, which share the state that does not belong to
  * experts. */
@@ -274,9 +275,9 @@ typedef enum lk_option_trait {
          "Norms, dropout and residuals are computed by every rank along the tensor axis, instead of being split "      \
          "along the sequence: more memory")                                                                            \
     INTEGER(pieces, "pieces", "N", "0", 0, 8, LK_OPTION_TENSOR, "mesh",                                                \
-            "Cut collectives of forward along the tensor axis into N pieces of the batch, so that products begin with "  \
-            "what has arrived; 1: never. 0: where that axis joins ranks of several hosts and it is estimated to be "   \
-            "faster. The results are the same")                                                                        \
+            "Cut forward collectives along the tensor axis into N pieces of the batch, so that products can begin "    \
+            "with what has arrived; 1: never; 0: if that axis spans several hosts, where it is estimated to save "     \
+            "time. The results are the same")                                                                          \
     INTEGER(sum_part_minimum, "sum-part-minimum", "N", "96", 1, 1e9, LK_OPTION_TRAINING, "reproducible",               \
             "--reproducible layout: sums that a layout may split have 8, 4 or 2 parts of at least N elements each; an "  \
             "axis that splits such a sum can have at most as many ranks as there are parts")
@@ -325,7 +326,7 @@ LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, lk_evaluation *result)
 
 LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
 LK_API const lk_progress *lk_trainer_progress(const lk_trainer *trainer);
-/* What init_partial loaded, on rank 0; NULL if it loaded nothing. Valid as long as the trainer. */
+/* What init_partial loaded, on rank 0; NULL if it loaded nothing. Valid while the trainer exists. */
 LK_API const lk_load_report *lk_trainer_load_report(const lk_trainer *trainer);
 
 /* whether the training set is in the device's memory */

@@ -9,13 +9,13 @@ LK_BEGIN_DECLS
 
 typedef enum lk_transformer_kind {
     LK_TRANSFORMER_GPT, /* GPT2LMHeadModel: learned positions, layer norm, Conv1D weights (in, out), tied head */
-       /* LlamaForCausalLM: RoPE, RMS norm, SwiGLU, grouped-query attention. With experts it is MixtralForCausalLM; with
+    /* LlamaForCausalLM: RoPE, RMS norm, SwiGLU, grouped-query attention. With experts it is MixtralForCausalLM; with
      * qk_norm, Qwen3ForCausalLM; with both, Qwen3MoeForCausalLM */
     LK_TRANSFORMER_LLAMA,
     LK_TRANSFORMER_ENCODER /* BertForSequenceClassification: classifies padded sequences */
 } lk_transformer_kind;
 
-/* HF: gelu_new, gelu, relu, silu */
+/* Hugging Face's gelu_new, gelu, relu and silu */
 typedef enum lk_activation { LK_GELU_TANH, LK_GELU, LK_RELU, LK_SILU } lk_activation;
 
 typedef enum lk_rope_scaling { LK_ROPE_DEFAULT, LK_ROPE_LINEAR, LK_ROPE_LLAMA3 } lk_rope_scaling;
@@ -45,7 +45,7 @@ typedef struct lk_transformer_config {
     double  rope_factor LK_ZERO, rope_low LK_ZERO, rope_high LK_ZERO; /* factor, low_freq_factor, high_freq_factor */
     int64_t rope_context LK_ZERO;                                     /* original_max_position_embeddings */
     int64_t bos LK_ZERO, eos LK_ZERO, pad LK_ZERO;                    /* token ids; below 0: none */
-    int64_t recompute LK_ZERO;   /* number of blocks, from the first, to recompute in backward; below 0: all */
+    int64_t recompute LK_ZERO;   /* number of blocks, from the first, that backward recomputes; below 0: all */
     int32_t more_eos[8] LK_ZERO; /* further tokens that end a text, for models that have several */
     int     more_eos_count LK_ZERO;
     /* llama: number of experts, of which each token uses some (lk_moe); 0: one feed-forward network for all tokens */
