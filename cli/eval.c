@@ -161,7 +161,7 @@ const command command_eval = {
     "well. A checkpoint directory records its model, its data and their options; options on the command line take "
     "precedence.\n\n"
     "With several ranks (-n, or any launcher), each evaluates whole batches in turn, and the result is bit-identical "
-    "to the result with one rank. Ranks along the tensor axis (--mesh), however, hold a part of the model each, so "
+    "to the result with one rank. Ranks along the tensor axis (--mesh), however, each hold a part of the model, so "
     "sums are rounded in a different order.\n\n"
     "Examples: lockstep eval --load runs/first; lockstep eval --load runs/first --data csv:new.csv; lockstep eval "
     "--load runs/text --data text:book.txt --stride 64 -n 4; lockstep eval --load model.safetensors --model cnn --data "

@@ -468,9 +468,9 @@ const command command_generate = {
     "continue text with a saved language model",
     "Continues each prompt token by token and prints the prompt with its continuation; with a single prompt, tokens "
     "are printed as they are generated. The keys and values of earlier tokens are kept, so a token costs one pass over "
-    "the weights. Without a prompt the text begins with the model's own first token.\n\n"
+    "the weights. Without a prompt, the text begins with the model's own first token.\n\n"
     "With several ranks (-n, --mesh), each holds a part of the weights and of the cache; the tokens are the same as "
-    "with one rank, except for the rounding of sums.\n\n"
+    "with one rank unless a different rounding of sums changes the choice of one.\n\n"
     "The speed is printed on standard error.\n\n"
     "Examples: lockstep generate --load runs/shakespeare --prompt \"ROMEO:\" --tokens 200 --temperature 0.8 --top-k "
     "200; lockstep generate --load some-hf-directory --prompt-ids 15496,11 --ids --temperature 0; lockstep generate -n "

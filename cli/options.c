@@ -256,7 +256,7 @@ static bool parse_line(options *o, const char *path, int number, char *line)
 
 bool options_parse_config(options *o, const char *path, char *text, size_t length)
 {
-    if (memchr(text, 0, length)) return set_error(o, "%s: contains a NUL byte, so it is not a text file", path);
+    if (memchr(text, 0, length)) return set_error(o, "%s contains a NUL byte, so it is not a text file", path);
     int number = 1;
     for (char *line = text; line; number++) {
         char *end = strchr(line, '\n');
@@ -278,7 +278,7 @@ static bool read_config(options *o, const char *path)
     fclose(file);
     if (!o->config_text) return set_error(o, "%s: out of memory", path);
     if (broken) return set_error(o, "%s: cannot read: %s", path, strerror(why));
-    if (more) return set_error(o, "%s: too long for a configuration file", path);
+    if (more) return set_error(o, "%s is too long for a configuration file", path);
     o->config_text[length] = 0;
     return options_parse_config(o, path, o->config_text, length);
 }

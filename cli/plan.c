@@ -398,9 +398,9 @@ static int run_plan(const options *command_line)
 const command command_plan = {
     "plan",
     "print the memory that a run will use, to the byte, before it starts",
-    "Takes the options of `lockstep train` and prints the bytes of parameters, gradients, optimizer state, "
-    "activations, workspace, loader and checkpoint staging that the run will use, exactly; for a GPU also the overhead "
-    "of its driver's context and libraries, measured if this machine has a GPU. A public data set need not be "
+    "Takes the options of `lockstep train` and prints exactly how many bytes the run will use for parameters, "
+    "gradients, optimizer state, activations, workspace, loader and checkpoint staging; for a GPU also the overhead of "
+    "its driver's context and libraries, measured if this machine has a GPU. A public data set need not be "
     "downloaded: its published size is used.\n\n"
     "With -n it prints the memory of one of the N ranks; the memory of a host with all ranks, or with its share of "
     "them (--nnodes), both with shared state and with one copy per rank (--state); which of the two is chosen, and "

@@ -100,8 +100,7 @@ static int encode_text(prompt *p, lk_context *context, const lk_tokenizer *token
         memcpy(p->ids, prefix, (size_t)before * sizeof *ids);
     p->count = count + (spelled ? 0 : (size_t)before);
     if (invalid)
-        print_note("generate", "warning: the prompt has %zu bytes that are not valid UTF-8; each is read as U+FFFD",
-                   invalid);
+        print_note("generate", "warning: the prompt has %zu invalid UTF-8 sequences; each is read as U+FFFD", invalid);
     return 0;
 }
 

@@ -57,9 +57,9 @@ void ranks_restarted(options *given);
                 "same result. With --reproducible each must consist of whole leaves",                                  \
                 .of = "reproducible"),                                                                                 \
         SAME_AS("micro-batches", "N", "accumulate",                                                                    \
-                "Another name for --accumulate, the name that checkpoints record; with a pipeline axis, the number "   \
-                "of micro-batches that pass through the stages in every step; use at least 4 per stage to keep idle "  \
-                "time low"),                                                                                           \
+                "Another name for --accumulate; checkpoints record it as accumulate. With a pipeline axis, the "       \
+                "number of micro-batches that pass through the stages in every step; use at least 4 per stage to "     \
+                "keep idle time low"),                                                                                 \
         CHOICE("gradient-dtype", "TYPE", "f32", GRADIENT_CHOICES,                                                      \
                "Type in which gradients are all-reduced; a narrower type sends fewer bytes, but rounds the "           \
                "gradients. Not with --reproducible or --dtype f64"),                                                   \

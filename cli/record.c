@@ -176,10 +176,10 @@ static void note_layout(const setup *s, const char *name, const options *given, 
         const char *recorded = recorded_value(s, given, promised[i]);
         own = options_find(given, promised[i]);
         if (options_chosen(given, promised[i]) && recorded && own && strcmp(recorded, own) != 0)
-            print_note(
-                name,
-                "--%s %s, but %s was trained with --%s %s: the result will not match a complete run with either value",
-                promised[i], own, directory, promised[i], recorded);
+            print_note(name,
+                       "--%s %s, but %s was trained with --%s %s: the result will not match that of a complete run "
+                       "with either value",
+                       promised[i], own, directory, promised[i], recorded);
     }
 }
 

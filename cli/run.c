@@ -17,10 +17,11 @@ static const option run_options[] = {
     TEXT_LETTER('n', "nproc-per-node", "N", "1", "auto|cpu|gpu",
                 "Ranks on this host: a number, gpu (one per GPU), cpu (one per core), or auto (gpu if there are any, "
                 "else cpu)"),
-    FLAG("no-pin", "Do not pin ranks to cores (by default Lockstep's threads are pinned to the rank's share)"),
+    FLAG("no-pin",
+         "Do not pin ranks to cores (by default Lockstep's threads are pinned to the rank's share of the cores)"),
     CHOICE("numa-binding", "HOW", NULL, "node|socket|exclusive|core-complex",
-           "Bind each rank to the cores of a NUMA node, a socket, a part of a node or a shared cache: those near the "
-           "GPU whose index is the local rank or, without GPUs, distributed evenly"),
+           "Bind each rank to the cores of a NUMA node, a socket, a part of a node or a shared cache: with GPUs, those "
+           "near the GPU whose index is the local rank; without GPUs, the ranks are distributed evenly"),
     FLAG("virtual-local-rank", "Set LOCAL_RANK to 0 for every rank, and list only its own GPU in CUDA_VISIBLE_DEVICES"),
     TEXT("role", "NAME", "default", "Set ROLE_NAME for the ranks"),
     FLAG_LETTER('m', "module", "PROGRAM is a Python module: python3 -m PROGRAM"),
@@ -45,7 +46,8 @@ static const option run_options[] = {
     TEXT("rdzv-id", "ID", NULL, "Job id, for TORCHELASTIC_RUN_ID and for the directory name below --log-dir"),
     HEADING("Several hosts from one launcher"),
     TEXT("hosts", "LIST", NULL,
-         "Start ranks on these hosts over ssh: a:2,b:2, or a,b for --nproc-per-node each; [::1]:2 for an IPv6 address"),
+         "Start ranks on these hosts over ssh: a:2,b:2, or a,b for --nproc-per-node ranks on each; [::1]:2 for an IPv6 "
+         "address"),
     TEXT("hostfile", "FILE", NULL,
          "Like --hosts, from a file: lines of `NAME`, `NAME:RANKS` or `NAME slots=RANKS`, # for comments"),
     TEXT("ssh", "COMMAND", "ssh -o BatchMode=yes", "Remote shell; called with the host's name and a command line"),
@@ -72,9 +74,9 @@ static const option run_options[] = {
     NUMBER("shutdown-timeout", "SECONDS", NULL, 0, 1e6, "torchrun's name for --grace"),
     TEXT("signals-to-handle", "LIST", "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
          "Signals that stop the job; ranks get the four default ones as SIGTERM, any other signal unchanged"),
-    NUMBER(
-        "monitor-interval", "SECONDS", "0.1", 0.001, 1e6,
-        "Time between updates of unfinished lines (progress bars) on a terminal; everything else is handled at once"),
+    NUMBER("monitor-interval", "SECONDS", "0.1", 0.001, 1e6,
+           "Time between updates of unfinished lines (progress bars) on a terminal; all other output and events are "
+           "handled at once"),
     INTEGER("debug-rank", "N", NULL, 0, 1e6,
             "Give this rank the terminal, under --debugger; the others' output is still shown, and no rank times out"),
     TEXT("debugger", "COMMAND", "gdb --args",

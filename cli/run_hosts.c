@@ -83,7 +83,7 @@ static int parse_pair(const char *key, size_t key_length, const char *value, siz
     } else if (is_word(key, key_length, ranks)) {
         long rank = strtol(text, &end, 10);
         if (end == text || *end || rank < 0 || rank > 1000000)
-            return report_key(key, (int)key_length, "needs a number, at least 0");
+            return report_key(key, (int)key_length, "needs a number of at least 0");
         conf->rank = (int)rank;
     } else if (is_word(key, key_length, hosts)) {
         conf->is_host = is_word(value, length, yes);
@@ -192,6 +192,6 @@ char *run_read_hostfile(const char *path)
         used += (size_t)sprintf(list + used, "%s%s%s%s", used ? "," : "", name, *slots ? ":" : "", slots);
     }
     if (file) fclose(file);
-    if (file && !list) print_error("run", "%s: contains no hosts", path);
+    if (file && !list) print_error("run", "%s contains no hosts", path);
     return list;
 }

@@ -35,17 +35,18 @@ static const option train_options[] = {
     RANKS_OF_LAUNCHERS,
     PARALLEL_OPTIONS TACTICS_OPTION,
     TRANSPORT_OPTIONS,
-    CHOICE("lr-scale", "HOW", "none", "none|linear|sqrt", "Multiply --lr by batch / base-batch, or by its square root"),
+    CHOICE("lr-scale", "HOW", "none", "none|linear|sqrt",
+           "Multiply --lr by batch / base-batch, or by the square root of that"),
     INTEGER("base-batch", "N", "64", 1, 1e7, "With --lr-scale: the batch size that --lr was tuned for"),
     TRAINING_LIST(LK_TRAINER_CHECK_OPTIONS)
         CHOICE("on-signal", "HOW", "save-stop", "save-exit|save-stop",
                "On SIGTERM, SIGINT or SIGUSR1 to any rank, all ranks save at the same step and exit. save-stop: with "
                "the signal's status. save-exit: with 0",
                .flags = OPTION_LOCAL),
-    INTEGER(
-        "max-restarts", "N", "0", 0, 1e6,
-        "With -n: restart all ranks after a failure, at most N times; they resume from the newest checkpoint in --save",
-        .flags = OPTION_LOCAL),
+    INTEGER("max-restarts", "N", "0", 0, 1e6,
+            "With -n or --mesh: restart all ranks after a failure, at most N times; they resume from the newest "
+            "checkpoint in --save",
+            .flags = OPTION_LOCAL),
     FLAG("verbose-ranks",
          "Every rank prints its threads, cores and share of the batch, and its own mean loss after each epoch",
          .flags = OPTION_LOCAL),

@@ -33,8 +33,10 @@ static int refuse_sizes(const char *name, const options *given)
                                         "untied", "experts", "experts-per-token"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (options_given(given, sizes[i])) {
-            print_error(name, "--%s applies only to --model gpt, llama, mixtral and encoder; %s has its own", sizes[i],
-                        options_text(given, "model"));
+            print_error(name,
+                        "--%s does not apply to --model %s, whose configuration is fixed: omit it, or choose sizes "
+                        "with --model gpt, llama, mixtral or encoder",
+                        sizes[i], options_text(given, "model"));
             return EXIT_USER_ERROR;
         }
     return 0;

@@ -54,6 +54,6 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tar xzf "$archive" -C "$work"
 (cd "$work/lockstep-$version" && bash -ec "$build") > build-release/build.log 2>&1 ||
-    die "the archive does not build (build-release/build.log). Remove the tag:" \
+    die "the archive does not build (build-release/build.log). Remove the tag and the commit:" \
         "git tag -d v$version && git reset --hard HEAD~1"
 echo "$archive is ready. To publish: git push origin HEAD v$version"

@@ -24,15 +24,15 @@ lk_status lk__config_read(lk_context *context, const char *type, const void *giv
     bool valid = given_size >= sizeof given_size && given_size <= LARGEST;
     if (!valid && !type) return LK_EINVAL;
     if (!valid)
-        return lk__fail(context, LK_EINVAL, "%s.size is %zu, so it was not initialised: initialise it with %s_INIT",
-                        type, given_size, in_capitals(type, capitals));
+        return lk__fail(context, LK_EINVAL,
+                        "%s.size is %zu, so the struct was not initialised: initialise it with %s_INIT", type,
+                        given_size, in_capitals(type, capitals));
     for (size_t i = size; i < given_size; i++)
         if (((const unsigned char *)given)[i])
             return !type ? LK_EUNSUPPORTED
                          : lk__fail(context, LK_EUNSUPPORTED,
                                     "%s sets a field at byte %zu that version %s of the library does not have: the "
-                                    "program was "
-                                    "compiled with newer headers",
+                                    "program was compiled with newer headers",
                                     type, i, lk_version());
     memcpy(own, given, given_size < size ? given_size : size);
     memcpy(own, &size, sizeof size);

@@ -18,7 +18,7 @@
     X(LOCKSTEP_DEVICE, SETTINGS, TEXT, 0, 0,                                                                           \
       "the device if neither --device nor the program chooses one: auto, cpu, cuda or cuda:N")                         \
     X(LOCKSTEP_ISA, SETTINGS, TEXT, 0, 0,                                                                              \
-      "instruction set of the CPU kernels, unless the program chooses one; `lockstep info` lists them")                \
+      "instruction set of the CPU kernels, unless the program chooses one; see `lockstep info`")                       \
     X(LOCKSTEP_DATA, SETTINGS, PATH, 0, 0, "the directory of public data sets, each in a subdirectory named after it") \
     X(LOCKSTEP_MODULES, SETTINGS, PATH, 0, 0, "the directory of the CUDA and MPI modules")                             \
     X(LOCKSTEP_TOKEN_FILE, SETTINGS, PATH, 0, 0,                                                                       \
@@ -30,7 +30,7 @@
     X(LOCKSTEP_JOIN_TIMEOUT, SETTINGS, NUMBER, 0.001, 1e7,                                                             \
       "seconds to wait for all ranks to join, like --join-timeout")                                                    \
     X(LOCKSTEP_SHARE_DEVICE, SETTINGS, FLAG, 0, 0, "several ranks may use one GPU, like --share-device")               \
-    X(LOCKSTEP_TF32, SETTINGS, FLAG, 0, 0, "f32 matrix products on GPUs may use TF32, like --tf32")                    \
+    X(LOCKSTEP_TF32, SETTINGS, FLAG, 0, 0, "f32 matrix products and convolutions on GPUs may use TF32, like --tf32")   \
     X(LOCKSTEP_DEVICE_SYNC, SETTINGS, FLAG, 0, 0, "wait for the GPU after each instruction, like --device-sync")       \
     X(LOCKSTEP_CHECK_OPERATIONS, SETTINGS, FLAG, 0, 1, "check the user's operations while they run")                   \
     X(LOCKSTEP_NO_DEADLINES, SETTINGS, FLAG, 0, 1, "waits for other ranks never time out, for debugging")              \
@@ -40,7 +40,7 @@
     X(LOCAL_WORLD_SIZE, JOB, INTEGER, 0, 0, "number of ranks on this host")                                            \
     X(GROUP_WORLD_SIZE, JOB, INTEGER, 0, 0, "number of hosts")                                                         \
     X(MASTER_ADDR, JOB, TEXT, 0, 0, "address of rank 0's host")                                                        \
-    X(MASTER_PORT, JOB, TEXT, 0, 0, "port of rank 0; on one host it only names the job")                               \
+    X(MASTER_PORT, JOB, TEXT, 0, 0, "port of rank 0; on one host it only identifies the job")                          \
     X(TORCHELASTIC_RUN_ID, JOB, TEXT, 0, 0, "the job's id, set by torchrun and `lockstep run`")                        \
     X(TORCHELASTIC_RESTART_COUNT, JOB, INTEGER, 0, 0, "how many times the ranks have been restarted")                  \
     X(TORCHELASTIC_USE_AGENT_STORE, JOB, TEXT, 0, 0, "True: the launcher itself uses MASTER_PORT")                     \
@@ -49,7 +49,7 @@
     X(LOCKSTEP_FLIGHT_RECORDER, JOB, PATH, 0, 0,                                                                       \
       "file in which a rank records its latest operation, for the launcher's report")                                  \
     X(LOCKSTEP_JOIN_COMMAND, JOB, TEXT, 0, 0,                                                                          \
-      "the command that starts another host, for the log line about missing hosts")                                    \
+      "the command that starts the ranks of another host, for the log line about missing hosts")                       \
     X(LOCKSTEP_TERMINAL, JOB, INTEGER, 1, 1e6, "columns of the terminal that the launcher writes to")                  \
     X(LOCKSTEP_STARTED_RANKS, JOB, FLAG, 0, 0,                                                                         \
       "the ranks were started by the -n option of the same command, which has already printed its notes")              \
@@ -70,7 +70,7 @@
     X(SLURM_STEP_NUM_TASKS, JOB, INTEGER, 0, 0, "number of ranks (srun)")                                              \
     X(SLURM_STEP_TASKS_PER_NODE, JOB, TEXT, 0, 0, "ranks on each host (srun)")                                         \
     X(SLURM_RESTART_COUNT, JOB, INTEGER, 0, 0, "how many times Slurm has restarted the job")                           \
-    X(OMP_NUM_THREADS, SYSTEM, TEXT, 0, 0, "`lockstep run` sets it if it is unset")                                    \
+    X(OMP_NUM_THREADS, SYSTEM, TEXT, 0, 0, "OpenMP threads per process; `lockstep run` sets it if it is unset")        \
     X(CUDA_VISIBLE_DEVICES, SYSTEM, TEXT, 0, 0, "the GPUs that a process may use; `lockstep run` counts them")         \
     X(CUDA_MPS_PIPE_DIRECTORY, SYSTEM, PATH, 0, 0, "directory of the NVIDIA MPS daemon's pipes")                       \
     X(TORCH_NCCL_ASYNC_ERROR_HANDLING, SYSTEM, TEXT, 0, 0, "`lockstep run` sets it to 1 for PyTorch if it is unset")   \
@@ -92,7 +92,7 @@
       "divide the ranks of each host among this many simulated memory nodes")                                          \
     X(LOCKSTEP_CUDA_PLAIN, CHECKS, FLAG, 0, 0, "GPUs: built-in kernels only, without libraries")                       \
     X(LOCKSTEP_CUDA_ANY_ORDER, CHECKS, FLAG, 0, 0,                                                                     \
-      "GPUs: libraries may add in any order, so results differ from run to run")                                       \
+      "GPUs: libraries may add in any order, so results may differ from run to run")                                   \
     X(LOCKSTEP_CUDA_MEASURE, CHECKS, FLAG, 0, 0, "0: GPUs choose algorithms without measuring them")                   \
     X(LOCKSTEP_CUDA_TUNING_SECONDS, CHECKS, NUMBER, 0, 1e6,                                                            \
       "GPUs: maximum seconds of autotuning at startup (default 3); if set, shapes skipped earlier are tuned too")      \

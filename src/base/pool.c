@@ -235,10 +235,11 @@ lk_status lk__pool_create(lk_context *context, int threads, lk__pool **pool)
         worker *w = &p->workers[i];
         *w = (worker){.pool = p, .index = i};
         pthread_cond_init(&w->wake, NULL);
-        if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
+        int error = pthread_create(&w->thread, NULL, worker_main, w);
+        if (error) {
             p->workers[0].index = threads; /* the number allocated, for lk__pool_free */
             lk__pool_free(p);
-            return lk__fail(context, LK_ENOMEM, "cannot start thread %d of %d", i + 1, threads);
+            return lk__fail(context, LK_ENOMEM, "cannot start thread %d of %d: %s", i + 1, threads, strerror(error));
         }
         p->threads = i + 1;
     }

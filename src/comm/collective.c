@@ -40,7 +40,7 @@ lk_status lk__comm_check(lk_comm *c, const lk__comm_call *o)
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: unknown reduction %d", o->site.file, o->site.line, name,
                         (int)o->reduce);
     if (rooted && (o->root < 0 || o->root >= c->size))
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: rank %d does not exist in a group of %d", o->site.file,
+        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: rank %d does not exist in a group of %d ranks", o->site.file,
                         o->site.line, name, o->root, c->size);
     if (lacks_counts(facts, o))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: counts and displacements are required, one per rank",

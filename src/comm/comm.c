@@ -186,7 +186,7 @@ static lk_status refuse_backend(lk_context *context, const char *wanted)
     }
     const char *suggestion = lk__suggest(wanted, names, count);
     return lk__fail(context, LK_EINVAL, "unknown backend '%s'%s%s%s; the backends are %s", wanted,
-                    suggestion ? "; did you mean " : "", suggestion ? suggestion : "", suggestion ? "?" : "", list);
+                    suggestion ? " (did you mean " : "", suggestion ? suggestion : "", suggestion ? "?)" : "", list);
 }
 
 static lk_status choose_backend(lk_context *context, const char *wanted, const lk__rendezvous_identity *identity,

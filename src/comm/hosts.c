@@ -42,7 +42,7 @@ lk_status lk__comm_reduce_scatter_host_at(lk_site site, lk_comm *c, const void *
     if (hosts == 0) return refuse_call(c, &o, why);
     if (!lk__tree_nests(c->size, hosts))
         return refuse_call(c, &o,
-                           "cannot be summed host by host in the reproducible order: each host must have the same "
+                           "cannot reduce host by host in the reproducible order: each host must have the same "
                            "number of ranks, a power of two");
     return lk__work_submit(c, &o, work);
 }

@@ -79,7 +79,7 @@ static lk_status create(lk_comm *c, const struct lk__rendezvous_identity *identi
 
 const lk__comm_backend lk__backend_self = {
     .name = "self",
-    .text = "no other rank",
+    .text = "a single rank",
     .scope = LK__SCOPE_RANK,
     .alone = true,
     .progresses = true,

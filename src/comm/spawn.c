@@ -181,7 +181,7 @@ lk_status lk_spawn(int ranks, int (*function)(int rank, void *user), void *user,
         return fail_spawn(result, LK_EIO, "cannot get random numbers from the system");
     snprintf(j.name, sizeof j.name, "%.64s%s%s", outer ? outer : "", outer ? "." : "", inner);
     pid_t *pids = calloc((size_t)ranks, sizeof *pids);
-    if (!pids) return fail_spawn(result, LK_ENOMEM, "no memory");
+    if (!pids) return fail_spawn(result, LK_ENOMEM, "out of memory: cannot start %d ranks", ranks);
     block_sigchld(&j);
     fflush(NULL); /* or every rank would print the buffered output again */
     lk_status status = LK_OK;

@@ -168,7 +168,7 @@ static lk_status enqueue(lk_comm *c, const lk__comm_call *o, lk_comm *watcher, l
     if (!c->running && pthread_create(&c->thread, NULL, thread_main, c) != 0) {
         put_spare(c, work);
         pthread_mutex_unlock(&c->lock);
-        return lk__fail(c->context, LK_ENOMEM, "cannot start the thread that asynchronous operations run on");
+        return lk__fail(c->context, LK_ENOMEM, "cannot start the thread that runs asynchronous operations");
     }
     c->running = true;
     if (c->last)

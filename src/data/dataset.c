@@ -31,9 +31,9 @@ static lk_status check_field(lk_context *context, const char *name, int64_t coun
                         f->name, lk_dtype_name(f->dtype));
     if (f->classes < 0 || (f->classes && f->dtype != LK_I32))
         return lk__fail(context, LK_EINVAL,
-                        "data set %s: %d classes in the field %s of type %s are invalid: class numbers must be i32, "
-                        "and 0 classes means arbitrary numbers",
-                        name, f->classes, f->name, lk_dtype_name(f->dtype));
+                        "data set %s: the field %s has %d classes and type %s; the number of classes must not be "
+                        "negative, and class numbers must be i32",
+                        name, f->name, f->classes, lk_dtype_name(f->dtype));
     if (f->column_names && f->rank > 1)
         return lk__fail(context, LK_EINVAL,
                         "data set %s: the field %s has column names and %d axes; expected at most 1 axis", name,
@@ -48,7 +48,7 @@ static lk_status check_field(lk_context *context, const char *name, int64_t coun
     /* × 8: a batch may hold doubles */
     if (elements == INT64_MAX || __builtin_mul_overflow(elements, count, &total) ||
         __builtin_mul_overflow(total, (int64_t)8, &total))
-        return lk__fail(context, LK_EINVAL, "data set %s: too large to address", name);
+        return lk__fail(context, LK_EINVAL, "data set %s is too large to address", name);
     return LK_OK;
 }
 
@@ -56,7 +56,7 @@ static lk_status check_fields(lk_context *context, const char *name, int64_t cou
 {
     lk_status status = LK_OK;
     if (count < 1)
-        return lk__fail(context, LK_EINVAL, "data set %s: it has %lld samples; expected at least 1", name,
+        return lk__fail(context, LK_EINVAL, "data set %s has %lld samples; expected at least 1", name,
                         (long long)count);
     if (n < 1 || n > LK_MAX_FIELDS || !fields)
         return lk__fail(context, LK_EINVAL, "data set %s: a sample has %d fields; expected 1 to %d", name, n,
@@ -301,8 +301,8 @@ lk_status lk_dataset_get(const lk_dataset *d, int64_t index, void *const *fields
     void       *room[LK_MAX_FIELDS] = {0};
     size_t      bytes = room_bytes(d, fields);
     if (index < 0 || index >= d->count)
-        return lk__fail(d->context, LK_EINVAL, "sample %lld is out of range: the data set has %lld", (long long)index,
-                        (long long)d->count);
+        return lk__fail(d->context, LK_EINVAL, "sample %lld is out of range: the data set has %lld samples",
+                        (long long)index, (long long)d->count);
     char *memory = bytes ? lk__alloc(d->context, LK_MEMORY_OTHER, bytes) : NULL, *at = memory;
     if (bytes && !memory) return LK_ENOMEM;
     for (int i = 0; i < d->fields_count; i++) {

@@ -227,11 +227,11 @@ static lk_status report_failure(transfer *t, int tries)
                  (long long)t->file->bytes);
     else
         snprintf(what, sizeof what, "%s", t->error);
-    return lk__fail(d->context, LK_EIO,
-                    "cannot get %s: %s (tried %d time%s). If that server is not reachable: set "
-                    "https_proxy=http://HOST:PORT for a proxy, give the URL of a mirror with --url, copy %s into %s by "
-                    "hand%s",
-                    t->url, what, tries, tries == 1 ? "" : "s", t->file->name, d->directory, package);
+    return lk__fail(
+        d->context, LK_EIO,
+        "cannot get %s: %s (tried %d time%s). If that server is not reachable, set https_proxy=http://HOST:PORT for a "
+        "proxy, give the URL of a mirror with --url, %scopy %s into %s by hand%s",
+        t->url, what, tries, tries == 1 ? "" : "s", d->set->package ? "" : "or ", t->file->name, d->directory, package);
 }
 
 /* Sends requests until the part has its full length. */

@@ -71,9 +71,9 @@ lk_status lk__idx_read(lk__data_stream *s, lk__data_idx *idx)
     size_t        got = 0;
     if ((status = lk__stream_read(s, &more, 1, &got)) < 0) goto fail;
     if (got == 0) return LK_OK;
-    status = lk__fail(s->context, LK_EFORMAT, "%s has more bytes than its header declares: byte %llu%s is past its end",
-                      s->name, (unsigned long long)(4 + 4 * (size_t)idx->rank + idx->size),
-                      s->gzip ? " (decompressed)" : "");
+    status = lk__fail(s->context, LK_EFORMAT,
+                      "%s has more bytes than its header declares: its data should end before byte %llu%s", s->name,
+                      (unsigned long long)(4 + 4 * (size_t)idx->rank + idx->size), s->gzip ? " (decompressed)" : "");
 fail:
     lk__idx_free(s->context, idx);
     return status;

@@ -132,7 +132,7 @@ lk_status lk__loader_check(lk_context *context, const lk_loader_config *c)
                "last batch",
                (long long)lk_dataset_count(c->dataset), (long long)c->batch);
     if (c->parts < 0 || c->parts > MAX_PARTS)
-        REFUSE("a batch cannot have %d parts: expected 1 to %d", c->parts, MAX_PARTS);
+        REFUSE("a batch cannot have %d parts: expected 0 (not divided) to %d", c->parts, MAX_PARTS);
     if (c->parts ? c->first_part < 0 || c->first_part >= c->last_part || c->last_part > c->parts
                  : c->first_part || c->last_part)
         REFUSE(

@@ -111,7 +111,7 @@ static lk_status read_shape(header *h, const lk__json *value, lk__safetensors_te
             return FORMAT_ERROR(h, item.text, "tensor '%s' has more than %d axes", lk__shown(t->name, name),
                                 LK_MAX_RANK);
         if (!lk__json_integer(&item, &t->dims[t->rank]) || t->dims[t->rank] < 0)
-            return FORMAT_ERROR(h, item.text, "tensor '%s' has a size that is not a whole number from 0 to 2^63 - 1",
+            return FORMAT_ERROR(h, item.text, "tensor '%s' has a dimension that is not an integer from 0 to 2^63 - 1",
                                 lk__shown(t->name, name));
         t->rank++;
     }
@@ -200,9 +200,9 @@ static lk_status check_layout(header *h, uint64_t data_bytes)
     for (size_t i = 0; i < f->count; i++) {
         lk__safetensors_tensor *t = &f->tensors[i];
         if (t->offset != at)
-            return lk__fail(
-                f->context, LK_EFORMAT, "%s: the data of tensor '%s' starts at byte %" PRIu64 ", with %s before it",
-                f->label, lk__shown(t->name, name), t->offset + h->length + 8, t->offset > at ? "a gap" : "an overlap");
+            return lk__fail(f->context, LK_EFORMAT, "%s: the data of tensor '%s' starts at byte %" PRIu64 ", %s",
+                            f->label, lk__shown(t->name, name), t->offset + h->length + 8,
+                            t->offset > at ? "which leaves a gap before it" : "which overlaps the previous tensor");
         at += t->bytes;
         t->offset += h->length + 8;
         f->by_name[i] = t;
@@ -268,8 +268,8 @@ static lk_status read_at(lk__safetensors *f, uint64_t offset, void *out, size_t 
             return lk__fail(f->context, LK_EIO, "%s: cannot read at byte %" PRIu64 ": %s", f->label, offset,
                             strerror(errno));
         if (n == 0)
-            return lk__fail(f->context, LK_EFORMAT,
-                            "%s: ends at byte %" PRIu64 "; it was truncated after it was opened", f->label, offset);
+            return lk__fail(f->context, LK_EFORMAT, "%s ends at byte %" PRIu64 "; it was truncated after it was opened",
+                            f->label, offset);
         to += n, bytes -= (size_t)n;
         offset += (uint64_t)n;
     }
@@ -296,15 +296,15 @@ static lk_status read_header(lk__safetensors *f, lk__safetensors **out)
         goto done;
     memcpy(&length, first, sizeof length);
     if (length < 2 || length > LK__SAFETENSORS_HEADER_LIMIT) {
-        status =
-            lk__fail(context, LK_EFORMAT, "%s: byte 0: a header of %" PRIu64 " bytes; this is not a safetensors file",
-                     f->label, length);
+        status = lk__fail(context, LK_EFORMAT,
+                          "%s: byte 0 declares a header of %" PRIu64 " bytes, so this is not a safetensors file",
+                          f->label, length);
         goto done;
     }
     if (length > f->length - 8) {
         status = lk__fail(context, LK_EFORMAT,
-                          "%s: byte 0: a header of %" PRIu64 " bytes in a file of %" PRIu64
-                          ": truncated, or not a safetensors file",
+                          "%s: byte 0 declares a header of %" PRIu64 " bytes, but the file has %" PRIu64 " bytes"
+                          ": it is truncated, or not a safetensors file",
                           f->label, length, f->length);
         goto done;
     }
@@ -344,7 +344,7 @@ lk_status lk__safetensors_open(lk_context *context, const char *path, lk__safete
         status = errno == ENOENT || errno == ENOTDIR ? LK_ENOENT : LK_EIO;
         lk__fail(context, status, "%s: cannot open: %s", path, strerror(errno));
     } else if (!S_ISREG(info.st_mode)) {
-        status = lk__fail(context, LK_EFORMAT, "%s: is %s, not a file", path,
+        status = lk__fail(context, LK_EFORMAT, "%s is %s, not a file", path,
                           S_ISDIR(info.st_mode) ? "a directory" : "a device or pipe");
     } else {
         f->length = (uint64_t)info.st_size;

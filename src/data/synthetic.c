@@ -139,10 +139,10 @@ lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_con
     if (status < 0) return status;
     if ((config->dtype != LK_U8 && config->dtype != LK_F32) ||
         __builtin_mul_overflow(d->strides[0], (size_t)config->classes, &mean_bytes))
-        status =
-            lk__fail(context, LK_EINVAL,
-                     "synthetic data with %d classes of %lld values of type %s is too large, or neither u8 nor f32",
-                     config->classes, (long long)lk_field_elements(&d->fields[0]), lk_dtype_name(config->dtype));
+        status = lk__fail(
+            context, LK_EINVAL,
+            "synthetic data with %d classes of %lld values of type %s is too large, or the type is neither u8 nor f32",
+            config->classes, (long long)lk_field_elements(&d->fields[0]), lk_dtype_name(config->dtype));
     if (status >= 0 && !probe) status = make_samples(d, config, mean_bytes);
     if (status < 0)
         lk_dataset_free(d);

@@ -22,8 +22,8 @@ static lk_status check_crops(lk_context *context, const lk_transform *t)
                "the smaller one first",
                t->resized_crop[0], t->resized_crop[1]);
     if (!is_interval(t->resized_ratio, 1e6))
-        REFUSE("a random resized crop with aspect ratios from %g to %g is invalid: expected two numbers above 0, the "
-               "smaller one first",
+        REFUSE("a random resized crop with aspect ratios from %g to %g is invalid: expected two numbers above 0 and at "
+               "most 1e6, the smaller one first",
                t->resized_ratio[0], t->resized_ratio[1]);
     if (!(t->rotate >= 0 && t->rotate <= 180))
         REFUSE("a rotation by %g degrees is invalid: expected 0 to 180", t->rotate);
@@ -75,7 +75,8 @@ lk_status lk__transform_check(lk_context *context, const lk_loader_config *confi
     if (t->size != sizeof *t) return lk__fail(context, LK_EINVAL, "initialise a transform with LK_TRANSFORM_INIT");
     if ((t->raw || (field->dtype != LK_U8 && field->dtype != LK_F32)) && (t->channels || lk__transform_augments(t)))
         return lk__fail(context, LK_EINVAL, "a transform of %s is invalid: %s", field->name,
-                        t->raw ? "it is raw, so it is not converted" : "only u8 and f32 are normalised and augmented");
+                        t->raw ? "raw is set, so its values are not converted"
+                               : "only u8 and f32 are normalised and augmented");
     if (t->channels < 0 || t->channels > LK_MAX_CHANNELS || (t->channels > 1 && (rank != 3 || dims[0] != t->channels)))
         return lk__fail(context, LK_EINVAL,
                         "a transform with mean and std for %d channels is invalid: a sample has %lld channels (at most "
@@ -83,9 +84,10 @@ lk_status lk__transform_check(lk_context *context, const lk_loader_config *confi
                         t->channels, rank == 3 ? (long long)dims[0] : 1LL, LK_MAX_CHANNELS);
     for (int i = 0; i < t->channels; i++)
         if (!(t->std[i] > 0) || t->std[i] - t->std[i] != 0 || t->mean[i] - t->mean[i] != 0) /* infinite or NaN */
-            return lk__fail(context, LK_EINVAL,
-                            "a transform with mean %g and std %g for channel %d is invalid: std must be above 0",
-                            t->mean[i], t->std[i], i);
+            return lk__fail(
+                context, LK_EINVAL,
+                "a transform with mean %g and std %g for channel %d is invalid: both must be finite, and std above 0",
+                t->mean[i], t->std[i], i);
     lk_status status = check_crops(context, t);
     if (status < 0) return status;
     if (lk__transform_augments(t) && rank != 3)

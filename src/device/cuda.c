@@ -91,7 +91,7 @@ static lk_status report_lines(lk_text_callback write, void *user)
         write, user,
         lk__cuda_mps(NULL)
             ? "MPS: its control daemon is running"
-            : "MPS: not running; recommended when ranks share a GPU (--share-device): nvidia-cuda-mps-control -d");
+            : "MPS: not running; when ranks share a GPU (--share-device), start it with nvidia-cuda-mps-control -d");
     return LK_OK;
 }
 

@@ -158,24 +158,23 @@ static bool check_output(const lk_operation *o, int i, const lk_operand *y, cons
         return refuse(message, "its shape rule sets count_axis of output %d %s to %d, but that output has no such axis",
                       i, shape, y->count_axis);
     if (y->count_axis >= 0 && !counted)
-        return refuse(message, "its shape rule sets count_axis of output %d %s, but no input has an axis of samples", i,
+        return refuse(message, "its shape rule sets count_axis of output %d %s, but no input has a batch axis", i,
                       shape);
     if (y->count_axis >= 0 && o->sums >> i & 1)
-        return refuse(message, "output %d %s has an axis of samples, but `sums` says that it is a sum over them", i,
+        return refuse(message, "output %d %s has a batch axis, but `sums` says that it is a sum over samples", i,
                       shape);
     if (y->count_axis < 0 && counted && !(o->sums >> i & 1))
         return refuse(message,
-                      "output %d %s has no axis of samples, but input %s has one: keep that axis, or name the output "
-                      "in `sums` if it is a sum over samples",
+                      "output %d %s has no batch axis, but input %s has one: keep that axis, or name the output in "
+                      "`sums` if it is a sum over samples",
                       i, shape, lk__operand_text(counted, other));
     if (y->count_axis >= 0) {
         int64_t samples = counted->dims[counted->count_axis] / counted->count_unit;
         if (y->count_unit < 1 || y->dims[y->count_axis] != samples * y->count_unit)
-            return refuse(
-                message,
-                "its shape rule sets the shape of output %d to %s, but the axis of samples (marked *) must have "
-                "%lld (samples) × %lld (count_unit) rows",
-                i, shape, (long long)samples, (long long)y->count_unit);
+            return refuse(message,
+                          "its shape rule sets the shape of output %d to %s, but the batch axis (marked *) must have "
+                          "%lld (samples) × %lld (count_unit) rows",
+                          i, shape, (long long)samples, (long long)y->count_unit);
     }
     return true;
 }

@@ -230,7 +230,7 @@ static lk_status run_all(probe *p, lk__pool *pool)
         const char   *why;
     } runs[] = {
         {{FILL, 0, NULL}, "differs between two identical runs"},
-        {{OTHER_FILL, 0, NULL}, "depends on what was in the outputs or the workspace before"},
+        {{OTHER_FILL, 0, NULL}, "depends on the previous contents of the outputs or the workspace"},
         {{FILL, WORKERS, NULL}, "changes with the number of threads, or with the order in which tiles run"},
         {{FILL, 0, pool}, "changes with the number of threads"},
     };

@@ -98,7 +98,7 @@ lk_status lk_device_report(const char *name, lk_text_callback write, void *user)
 {
     const char             *number;
     const lk__device_entry *e = find_entry(name, &number);
-    if (!e || !e->report) return lk__fail(NULL, LK_EUNSUPPORTED, "the device \"%.40s\" has nothing to report", name);
+    if (!e || !e->report) return lk__fail(NULL, LK_EUNSUPPORTED, "there is no report about the device \"%.40s\"", name);
     return e->report(write, user);
 }
 

@@ -210,7 +210,8 @@ static lk_status run_guarded(const lk__kernel_call *call)
             return fail_address(g, call->leaves->sums, "the sums of leaves");
     }
     if (!call->invalid) return kernel->cpu.run(&own);
-    if (!(own.invalid = translate(g, call->invalid))) return fail_address(g, call->invalid, "the report of ids");
+    if (!(own.invalid = translate(g, call->invalid)))
+        return fail_address(g, call->invalid, "the record of invalid ids");
     bool found = own.invalid->found;
     status = kernel->cpu.run(&own);
     if (own.invalid->found && !found) /* others know ids by the address that they see */

@@ -118,8 +118,8 @@ lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type)
     lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_cast), &x, 1);
     if (!g) return lk__no_result(site, &x, 1);
     if (!lk__is_element(type)) {
-        lk__graph_fail(g, site, "cast: %s to %s; expected %s", lk_dtype_name(lk_tensor_dtype(x)), lk_dtype_name(type),
-                       lk__dtype_names_of(lk__is_element).text);
+        lk__graph_fail(g, site, "cast: %s cannot be converted to %s; expected %s", lk_dtype_name(lk_tensor_dtype(x)),
+                       lk_dtype_name(type), lk__dtype_names_of(lk__is_element).text);
         return (lk_tensor){g, -1};
     }
     return (lk_tensor){g, lk__emit_cast(g, site, x.id, type)};
@@ -147,7 +147,8 @@ lk_tensor lk_place_at(lk_site site, lk_tensor x, const char *axis, int dim)
         lk__graph_fail(g, site,
                        "place: an input is always whole on every rank; place a value computed from it instead");
     else if (from_last != LK_REPLICATED && (from_last < 0 || from_last >= v->shape.rank))
-        lk__graph_fail(g, site, "place: %d is not a dimension of x, which has %d", dim, v->shape.rank);
+        lk__graph_fail(g, site, "place: dimension %d is out of range for x, which has %d dimensions", dim,
+                       v->shape.rank);
     else
         v->placed_axis = 1u << index, v->placed_dim = from_last == LK_REPLICATED ? -1 : from_last;
     return g->status < 0 ? (lk_tensor){g, -1} : x;
@@ -163,7 +164,7 @@ lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
     }
     const lk__graph_shape *shape = &g->values[x.id].shape;
     if (shape->count_axis > 0) {
-        lk__graph_fail(g, site, "dropout: the batch must be axis 0");
+        lk__graph_fail(g, site, "dropout: the batch axis of x must be axis 0");
         return (lk_tensor){g, -1};
     }
     int64_t rows = shape->count_axis == 0 ? shape->count_unit : 1;

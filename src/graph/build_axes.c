@@ -40,7 +40,7 @@ static lk_tensor record_sum(lk_site site, lk_tensor x, lk_reduce_options options
         for (int i = 0; i < options.axes_count; i++) {
             int axis = lk__normal_axis(x, options.axes[i]);
             if (axis < 0 || axis >= rank) {
-                lk__graph_fail(g, site, "%s: axis %d is out of range for %d axes", mean ? "mean" : "sum",
+                lk__graph_fail(g, site, "%s: axis %d is out of range for a tensor of %d axes", mean ? "mean" : "sum",
                                options.axes[i], rank);
                 return (lk_tensor){g, -1};
             }
@@ -87,7 +87,7 @@ lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims
     int             open = -1;
     lk__shape_text(&from, text, sizeof text);
     if (rank < 0 || rank > LK_MAX_RANK) {
-        lk__graph_fail(g, site, "reshape: %d axes; expected 0 to %d", rank, LK_MAX_RANK);
+        lk__graph_fail(g, site, "reshape: the new shape has %d axes; expected 0 to %d", rank, LK_MAX_RANK);
         return failed;
     }
     for (int i = 0; i < rank; i++) {
@@ -132,7 +132,8 @@ lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis_b)
     if (!g) return lk__no_result(site, &x, 1);
     int axes[LK_MAX_RANK], rank = lk_tensor_rank(x), a = lk__normal_axis(x, axis_a), b = lk__normal_axis(x, axis_b);
     if (a < 0 || a >= rank || b < 0 || b >= rank) {
-        lk__graph_fail(g, site, "transpose: axes %d and %d are out of range for %d axes", axis_a, axis_b, rank);
+        lk__graph_fail(g, site, "transpose: axis %d or %d is out of range for a tensor of %d axes", axis_a, axis_b,
+                       rank);
         return (lk_tensor){g, -1};
     }
     for (int i = 0; i < rank; i++) axes[i] = i == a ? b : i == b ? a : i;

@@ -54,7 +54,7 @@ static const char *find_lengths(lk__factor_line *s)
         if (open < 0) return NULL;
         if (!found) s->groups[open].length = 0;
     }
-    return LK__FACTOR_LINE_REFUSE(s, "the ranks of the operands do not match");
+    return LK__FACTOR_LINE_REFUSE(s, "the operands' numbers of axes do not match");
 }
 
 static const char *make_group_factors(lk__factor_line *s)
@@ -92,7 +92,7 @@ static const char *bind_group(lk__factor_line *s, const lk__factor_line_operand 
     for (int i = 0; i < g->length; i++) skipped += missing >> i & 1;
     if (!missing) skipped = g->length - have;
     if (have < 0 || g->length - skipped != have)
-        return LK__FACTOR_LINE_REFUSE(s, "the ranks of the operands do not match");
+        return LK__FACTOR_LINE_REFUSE(s, "the operands' numbers of axes do not match");
     for (int i = missing ? 0 : skipped; i < g->length; i++) {
         if (missing >> i & 1) continue;
         lk__factor *f = &s->f->factor[g->first + i];
@@ -128,13 +128,13 @@ static const char *bind_operand(lk__factor_line *s, const lk__factor_line_operan
             if (wrong) return wrong;
             at += have;
         } else {
-            if (at >= rank) return LK__FACTOR_LINE_REFUSE(s, "the ranks of the operands do not match");
+            if (at >= rank) return LK__FACTOR_LINE_REFUSE(s, "the operands' numbers of axes do not match");
             if (item->kind == LK__FACTOR_LINE_DIM || item->kind == LK__FACTOR_LINE_NONE) dims[at] = item->dim;
             if (item->kind == LK__FACTOR_LINE_MERGED) dims[at] = merged_dim(&s->groups[item->group]);
             at++;
         }
     }
-    if (at != rank) return LK__FACTOR_LINE_REFUSE(s, "the ranks of the operands do not match");
+    if (at != rank) return LK__FACTOR_LINE_REFUSE(s, "the operands' numbers of axes do not match");
     if (o->swapped && rank >= 2) {
         lk__factor_dim last = dims[rank - 1];
         dims[rank - 1] = dims[rank - 2];
@@ -354,7 +354,7 @@ const char *lk__factors_solve(const char *line, const lk__factor_query *query, l
         const char *wrong = lk__factor_line_read(&s);
         if (wrong) return wrong;
         if (has_operands(&s)) break;
-        if (*s.at != '\n') return LK__FACTOR_LINE_REFUSE(&s, "the call has an operand that the line does not list");
+        if (*s.at != '\n') return LK__FACTOR_LINE_REFUSE(&s, "an operand of the call is not listed");
     }
     const char *wrong = s.reshape ? divide_dims(&s) : s.axes ? permute_dims(&s) : bind_operands(&s);
     if (!wrong) couple_sums(&s);

@@ -249,7 +249,7 @@ static const char *read_operands(lk__factor_line *s, bool output)
         bool                    added = take(s, "+"), applied = take(s, "^"), all;
         lk__factor_line_operand first = {.output = output, .applied = applied};
         if ((added || applied) && s->positional)
-            return LK__FACTOR_LINE_REFUSE(s, "only built-in operations can have + and ^");
+            return LK__FACTOR_LINE_REFUSE(s, "only built-in operations can use + and ^");
         first.index = take_operand(s, output, place, &all);
         if (first.index == -1)
             return added || applied ? LK__FACTOR_LINE_REFUSE(s, "expected an operand at \"%.20s\"", s->at) : NULL;

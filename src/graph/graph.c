@@ -241,9 +241,12 @@ lk_tensor lk_constant_at(lk_site site, lk_graph *g, lk_dtype type, int rank, con
     lk_tensor none = {g, -1};
     if (!g) return (lk_tensor){NULL, -site.line};
     if (g->status < 0 || !check_dims(g, site, "a constant", rank, dims)) return none;
-    if (!is_constant_type(type) || !data) {
-        lk__graph_fail(g, site, "constant: %s; expected f32, f64, i32, i64 or u8 data",
-                       data ? lk_dtype_name(type) : "there is no data");
+    if (!data) {
+        lk__graph_fail(g, site, "constant: there is no data");
+        return none;
+    }
+    if (!is_constant_type(type)) {
+        lk__graph_fail(g, site, "constant: the type is %s; expected f32, f64, i32, i64 or u8", lk_dtype_name(type));
         return none;
     }
     lk__graph_value    v = {.shape = make_shape(type, rank, dims, -1),
@@ -293,7 +296,7 @@ void lk_tie_at(lk_site site, lk_tensor parameter, const char *name)
     lk_graph *g = parameter.graph;
     if (!g || g->status < 0 || !check_name(g, site, name)) return;
     if (!shape_of(parameter) || g->values[parameter.id].kind != LK__VALUE_STATE) {
-        lk__graph_fail(g, site, "lk_tie(\"%s\") needs a parameter or buffer, not a computed value", name);
+        lk__graph_fail(g, site, "lk_tie(\"%s\") needs a parameter or a buffer", name);
         return;
     }
     lk__graph_state *s = &g->states[g->values[parameter.id].state];

@@ -62,10 +62,8 @@ static bool check_shapes(check *k, const lk_operand *inputs)
     }
     for (int i = 0; i < o->outputs; i++)
         if (!same_shape(&outputs[i], &k->custom->outputs[i])) {
-            report(
-                k,
-                "its shape rule gives output %d %s and, with one sample more, %s: only the axis of samples may change",
-                i, lk__operand_text(&k->custom->outputs[i], a), lk__operand_text(&outputs[i], b));
+            report(k, "its shape rule gives output %d %s and, with one sample more, %s: only the batch axis may change",
+                   i, lk__operand_text(&k->custom->outputs[i], a), lk__operand_text(&outputs[i], b));
             return false;
         }
     return true;

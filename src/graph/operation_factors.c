@@ -124,7 +124,7 @@ static bool make_part_shapes(check *k, lk__factor_cut c, lk__kernel_custom *part
         for (int d = 0; same && d < y.rank; d++) same = y.dims[d] == part->outputs[i].dims[d];
         if (!same)
             return report(k,
-                          "for a part of the factor %s its shape rule sets the shape of output %d to %s, but its "
+                          "for a part of the factor %s, its shape rule sets the shape of output %d to %s, but its "
                           "factors imply %s",
                           name, i, lk__operand_text(&part->outputs[i], got), lk__operand_text(&y, expected));
     }

@@ -92,10 +92,10 @@ typedef struct complaint {
 static bool is_in_range(const complaint *why, const char *name, double value, double low, double high)
 {
     if (value >= low && value <= high && isfinite(value)) return true; /* false for a NaN, too */
-    int n = snprintf(why->text, why->bytes, "the optimizer's %s is out of range: it is %g, and must be finite and ",
-                     name, value);
+    int n = snprintf(why->text, why->bytes, "the optimizer's %s is out of range: it is %.10g; expected ", name, value);
     if (n >= 0 && (size_t)n < why->bytes)
-        snprintf(why->text + n, why->bytes - (size_t)n, isinf(high) ? "at least %g" : "from %g to %g", low, high);
+        snprintf(why->text + n, why->bytes - (size_t)n,
+                 isinf(high) ? "a finite number of at least %.10g" : "%.10g to %.10g", low, high);
     return false;
 }
 

@@ -84,7 +84,7 @@ int lk__shape_same_second(lk__graph_shapes *s)
 
 int lk__shape_given(lk__graph_shapes *s)
 {
-    return LK__SHAPE_FAIL(s, "%s: its shape cannot be inferred from its inputs", lk__op_name(s->op));
+    return LK__SHAPE_FAIL(s, "%s: the shape of its result cannot be inferred from its inputs", lk__op_name(s->op));
 }
 
 static int64_t window_out(int64_t size, int64_t kernel, int64_t stride, int64_t padding)
@@ -112,7 +112,8 @@ int lk__shape_window(lk__graph_shapes *s, int64_t channels, int64_t kh, int64_t 
         return LK__SHAPE_FAIL(s, "%s: stride %lld, padding %lld and kernel %lld×%lld are invalid", lk__op_name(s->op),
                               (long long)a->stride, (long long)a->padding, (long long)kh, (long long)kw);
     if (x->count_axis > 0)
-        return LK__SHAPE_FAIL(s, "%s: the batch must be axis 0 of x %s", lk__op_name(s->op), lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "%s: the batch axis of x %s must be axis 0", lk__op_name(s->op),
+                              lk__shape_show(x).text);
     int64_t dims[4] = {x->dims[0], channels, window_out(x->dims[2], kh, a->stride, a->padding),
                        window_out(x->dims[3], kw, a->stride, a->padding)};
     if (dims[2] < 1 || dims[3] < 1)

@@ -97,7 +97,7 @@ void lk_metric_at(lk_site site, lk_tensor x, const char *name, lk_total_options 
     for (size_t i = 0; i < g->metrics_count; i++)
         if (strcmp(g->metrics[i].name, name) == 0) lk__graph_fail(g, site, "metric \"%s\" already exists", name);
     if (g->metrics_count == LK_MAX_METRICS)
-        lk__graph_fail(g, site, "metric \"%s\": a graph has at most %d", name, LK_MAX_METRICS);
+        lk__graph_fail(g, site, "metric \"%s\": a graph can have at most %d metrics", name, LK_MAX_METRICS);
     char what[80];
     snprintf(what, sizeof what, "metric \"%.60s\"", name);
     if (options.weight.graph) options.weight = lk_stop_gradient_at(site, options.weight);

@@ -79,7 +79,7 @@ static lk_status parse_hosts(lk_context *context, const lk_launch_config *config
         if (!parse_host(at, length, host))
             return lk__fail(
                 context, LK_EINVAL,
-                "'%.*s' is not a host: expected NAME or NAME:RANKS, with IPv6 addresses in brackets: [::1]:2",
+                "'%.*s' is not a host: expected NAME or NAME:RANKS, with IPv6 addresses in brackets, as in [::1]:2",
                 (int)length, at);
         if (host->ranks > counts->most) counts->most = host->ranks;
         counts->world += host->ranks;
@@ -245,7 +245,7 @@ static lk_status check_config(lk_context *context, const lk_launch_config *c)
 {
     if (!c->program || !c->program[0]) return lk__fail(context, LK_EINVAL, "no program to start");
     if (c->debug_rank >= 0)
-        return lk__fail(context, LK_EINVAL, "debugging a rank on the terminal needs all ranks on one host");
+        return lk__fail(context, LK_EINVAL, "debugging a rank on the terminal requires all ranks to be on one host");
     if (c->local_address)
         return lk__fail(context, LK_EINVAL,
                         "a local address cannot be given for several hosts, since each has its own");

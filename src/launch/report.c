@@ -327,7 +327,8 @@ static void print_others(lk__launch_job *job)
     if (list_children(job, was_killed, names, sizeof names))
         lk__job_print(job, "%sstopped %s, by SIGKILL%s: %s", lead, because,
                       job->interrupts > 1 ? "" : " after the grace period", names);
-    if (list_children(job, had_finished, names, sizeof names)) lk__job_print(job, "%sfinished before: %s", lead, names);
+    if (list_children(job, had_finished, names, sizeof names))
+        lk__job_print(job, "%sfinished earlier: %s", lead, names);
 }
 
 bool lk__job_user_error(const lk__launch_job *job)

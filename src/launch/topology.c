@@ -113,7 +113,7 @@ lk_status lk__topology_split(lk_context *context, int ranks, const char *device,
         CPU_ZERO(&(*cores)[i]); /* of an assignment that failed */
         for (int j = i * share; j < (i + 1) * share; j++) CPU_SET(places[j].cpu, &(*cores)[i]);
     }
-    describe_cores(local ? "assigned, by their GPUs, to" : "assigned to", *cores, ranks, text, LK__TOPOLOGY_TEXT);
+    describe_cores(local ? "assigned by GPU locality to" : "assigned to", *cores, ranks, text, LK__TOPOLOGY_TEXT);
     return LK_OK;
 }
 

@@ -119,8 +119,9 @@ void lk__job_handle_signals(lk__launch_job *job)
         if (job->interrupts++ == 0) {
             job->interrupted = lk__now();
             if (job->alive && job->end_reason == LK__RUNNING && !job->config->plain)
-                lk__job_print(job, "%s: stopping %d %s within %g s; a second signal kills them at once",
-                              strsignal(signal), job->alive, job->uses_ssh ? "hosts" : "ranks", job->config->grace);
+                lk__job_print(job, "%s: stopping %d %s%s within %g s; a second signal kills %s at once",
+                              strsignal(signal), job->alive, job->uses_ssh ? "host" : "rank",
+                              job->alive == 1 ? "" : "s", job->config->grace, job->alive == 1 ? "it" : "them");
             lk__job_stop(job, LK__SIGNALLED);
         } else {
             kill_all(job);

@@ -15,8 +15,8 @@ static bool check_images(lk_tensor x, const char *model, int64_t least)
     int64_t height = lk_tensor_dim(x, -2), width = lk_tensor_dim(x, -1);
     if (rank == 4 && height >= least && width >= least) return true;
     if (rank == 4)
-        lk_graph_fail(x.graph, "%s needs images of at least %lld by %lld pixels; the data has %lld by %lld", model,
-                      (long long)least, (long long)least, (long long)height, (long long)width);
+        lk_graph_fail(x.graph, "%s needs images of at least %lld by %lld pixels; those of the data have %lld by %lld",
+                      model, (long long)least, (long long)least, (long long)height, (long long)width);
     else if (rank == 2)
         lk_graph_fail(x.graph, "%s needs images (channels, height, width); the data has %lld features", model,
                       (long long)width);

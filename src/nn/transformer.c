@@ -178,7 +178,9 @@ static bool check_rope(const lk_transformer_config *c, char *why, size_t size)
         return false;
     }
     if (llama3 && (c->rope_context < 1 || !(c->rope_low > 0) || !(c->rope_high > c->rope_low))) {
-        snprintf(why, size, "llama3 rope scaling needs an original context, and low < high frequency factors above 0");
+        snprintf(why, size,
+                 "llama3 rope scaling needs an original context of at least 1, and a low frequency factor above 0 and "
+                 "below the high one");
         return false;
     }
     return true;
@@ -204,7 +206,7 @@ static bool check_experts(const lk_transformer_config *c, char *why, size_t size
     else if (c->mlp_bias)
         snprintf(why, size, "experts cannot have a bias");
     else if (!(c->router_loss >= 0 && c->router_loss <= 1e6))
-        snprintf(why, size, "the router loss factor is %g; expected 0 or more", c->router_loss);
+        snprintf(why, size, "the router loss factor is %g; expected 0 to 1e6", c->router_loss);
     else
         return true;
     return false;

@@ -479,8 +479,8 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     a->slot = run->slot;
     if (!find_of_nodes(a, run, in) && !find_of_numbers(a, run, in) && !find_of_gradients(a, run, in) &&
         !has_no_accesses(in->action))
-        return lk__fail(a->plan->context, LK_EUNSUPPORTED,
-                        "it is not known which memory the instruction \"%s\" accesses", lk__action_name(in->action));
+        return lk__fail(a->plan->context, LK_EUNSUPPORTED, "the memory that the instruction \"%s\" accesses is unknown",
+                        lk__action_name(in->action));
     return a->status;
 }
 

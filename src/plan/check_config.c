@@ -22,7 +22,7 @@ static lk_status check_products(lk_graph *g, lk_matmul_precision precision)
     if (precision == LK_MATMUL_HIGHEST) return LK_OK;
     if (g->real != LK_F32)
         return lk__fail(c, LK_EINVAL,
-                        "rounding operands of matrix products to %s requires a graph recorded in f32, not in %s",
+                        "rounding the operands of matrix products to %s requires a graph recorded in f32, not in %s",
                         lk_matmul_precision_name(precision), lk_dtype_name(g->real));
     if (!lk__context_device(c)->backend->kernels.rounded_products)
         return lk__fail(c, LK_EUNSUPPORTED,
@@ -95,7 +95,7 @@ static lk_status check_match(const lk_graph *g, const char *pattern)
         if (!nearest || distance < least) nearest = state->name, least = distance;
     }
     return lk__fail(g->context, LK_EINVAL, "no parameter matches \"%s\"%s%s%s", lk__shown(pattern, text),
-                    nearest ? "; the nearest name is \"" : ": the model has none", nearest ? nearest : "",
+                    nearest ? "; the nearest name is \"" : ": the model has no parameters", nearest ? nearest : "",
                     nearest ? "\"" : "");
 }
 
@@ -136,8 +136,8 @@ static lk_status check_division(lk_context *c, const lk_parallel *parallel, int 
                         parallel->leaves, parts);
     if (parallel->leaves && parallel->micro_batches > most)
         return lk__fail(c, LK_EINVAL,
-                        "%d micro-batches of %d leaves on %d ranks: a micro-batch must have whole leaves, so at most "
-                        "%d micro-batches are possible",
+                        "%d micro-batches of %d leaves on %d ranks: a micro-batch must consist of whole leaves, so at "
+                        "most %d micro-batches are possible",
                         parallel->micro_batches, parallel->leaves, parts, most);
     if (parallel->hosts < 0)
         return lk__fail(c, LK_EINVAL, "the number of hosts is %d; expected 0 or more", parallel->hosts);
@@ -190,7 +190,7 @@ static lk_status check_capacities(const lk_graph *g, int leaves)
         return lk__fail(
             g->context, LK_EUNSUPPORTED,
             "%s:%d: %s has a capacity, which applies to all samples that run together, but with %d leaves their number "
-            "depends on the number of ranks: remove the capacity, or train without leaves (--reproducible)",
+            "depends on the number of ranks: remove the capacity, or train without leaves (omit --reproducible)",
             n->site.file ? n->site.file : "?", n->site.line, lk__op_name(n->op), leaves);
     }
     return LK_OK;
@@ -252,11 +252,11 @@ lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_gri
     if (status >= 0) status = check_division(g->context, &config->parallel, parts);
     if (status >= 0 && config->parallel.leaves && lk__mesh_used_axes(mesh, LK__PLAN_EXPERT_AXES) &&
         !lk__device_is_host(lk__context_device(g->context)))
-        status =
-            lk__fail(g->context, LK_EUNSUPPORTED,
-                     "%d leaves cannot be combined with ranks that have different experts: on %s an expert's rows are "
-                     "not summed leaf by leaf, so train without leaves (--reproducible), or without the expert axis",
-                     config->parallel.leaves, lk_context_device(g->context));
+        status = lk__fail(
+            g->context, LK_EUNSUPPORTED,
+            "%d leaves cannot be combined with ranks that have different experts: on %s an expert's rows are not "
+            "summed leaf by leaf, so train without leaves (omit --reproducible) or without the expert axis",
+            config->parallel.leaves, lk_context_device(g->context));
     if (status >= 0) status = check_sharing(g->context, &config->parallel, mesh);
     if (status >= 0) status = check_placements(g->context, config);
     if (status >= 0) status = check_pipeline(g->context, config, mesh);

@@ -100,7 +100,7 @@ void lk__collective_text(const lk__plan_order_list *order, size_t i, char *text,
     char                       axes[64];
     const char                *queued = c && c->queued ? ", queued" : "";
     if (!c)
-        snprintf(text, bytes, "none");
+        snprintf(text, bytes, "missing");
     else if (c->bucket >= 0)
         snprintf(text, bytes, "\"%s\" of bucket %d, %lld elements of %s%s", lk__action_name(c->action), c->bucket,
                  (long long)c->elements, lk_dtype_name(c->type), queued);

@@ -69,7 +69,8 @@ static int find_routes(experts *x, int offsets, int rows_value)
 
 static bool refuse(experts *x, const lk__graph_node *n, const char *why)
 {
-    lk__graph_fail(x->g, n->site, "%s %s, which is not supported when its weights are split over the expert axis",
+    lk__graph_fail(x->g, n->site,
+                   "%s %s, which is not supported when the experts' weights are split over the expert axis",
                    lk__node_name(x->g, n), why);
     return false;
 }

@@ -30,6 +30,7 @@ lk_status lk__plan_create_like(lk_graph *graph, const lk_plan_config *config, co
         same = strcmp(graph->states[i].name, like->graph->states[i].name) == 0;
     *plan = NULL;
     if (!same && graph->status >= 0)
-        return lk__fail(graph->context, LK_EMISMATCH, "the two graphs of a plan have different states");
+        return lk__fail(graph->context, LK_EMISMATCH,
+                        "the graph's states differ from those of the plan that it must match");
     return lk__plan_create_placed(graph, config, false, &placement, plan);
 }

@@ -130,10 +130,11 @@ static bool divide_sums(cutter *c)
 
 static bool refuse_direction(cutter *c, const lk__graph_node *n, int v)
 {
-    lk__graph_fail(c->g, n->site,
-                   "%s reads a value of stage %d, which is against the order of the stages: cut the model so that one "
-                   "stage has both (--stages), record it in a different order, or train without the pipeline axis",
-                   lk__node_name(c->g, n), c->made[v]);
+    lk__graph_fail(
+        c->g, n->site,
+        "%s reads a value of stage %d, which is against the order of the stages: cut the model so that both are in one "
+        "stage (--stages), record the model in a different order, or train without the pipeline axis",
+        lk__node_name(c->g, n), c->made[v]);
     return false;
 }
 

@@ -217,8 +217,8 @@ static lk_status report_deadlock(const simulation *s, int stage)
     obstacle                         other = find_obstacle(s, o.stage, &begin);
     const lk__pipeline_schedule_run *wanted = run_of(s, other.stage, other.place);
     return lk__fail(s->context, LK_EINVAL,
-                    "the pipeline's schedule would deadlock: the %s waits for the %s, and the %s, which comes "
-                    "before that, waits for the %s",
+                    "the pipeline's schedule would deadlock: the %s waits for the %s, which comes after the %s, which "
+                    "waits for the %s",
                     name_run(text[0], stage, waits->kind, waits->micro_batch),
                     name_run(text[1], o.stage, for_run->kind, for_run->micro_batch),
                     name_run(text[2], o.stage, blocked->kind, blocked->micro_batch),

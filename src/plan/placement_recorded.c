@@ -55,9 +55,10 @@ static lk_status place_value(lk__placement_finder *f, const lk__graph_value *rec
     const lk__graph_shape *s = &f->g->values[v].shape;
     bool                   splits = recorded->placed_dim >= 0;
     if (held->kind == LK__PLACE_SPLIT && (!splits || held->dim != place.dim))
-        return lk__fail(f->g->context, LK_EINVAL,
-                        "%s:%d: lk_place conflicts with tactics or another lk_place, which split along dimension %d",
-                        recorded->site.file ? recorded->site.file : "?", recorded->site.line, held->dim);
+        return lk__fail(
+            f->g->context, LK_EINVAL,
+            "%s:%d: lk_place conflicts with tactics or with another lk_place that splits along dimension %d",
+            recorded->site.file ? recorded->site.file : "?", recorded->site.line, held->dim);
     if (!splits) {
         f->pinned[v] = true;
         return LK_OK;

@@ -78,8 +78,8 @@ static lk_status check_leaves(const lk_plan *p)
     if (p->parallel.micro_batches == 1) return LK_OK;
     return lk__fail(p->context, LK_EUNSUPPORTED,
                     "%d micro-batches cannot be combined with leaves: the model sums over all leaves between its "
-                    "layers (synchronised batch norm, or a router loss over the whole batch), so the leaves "
-                    "cannot run one micro-batch after the other: use 1",
+                    "layers (synchronised batch norm, or a router loss over the whole batch), so all leaves must run "
+                    "at once: use one micro-batch",
                     p->parallel.micro_batches);
 }
 
@@ -91,8 +91,8 @@ static lk_status check_stages(const lk_plan *p, const lk_graph *g)
         if (n->dead || lk__op_find(n->op)->runs != LK__RUNS_COLLECTIVE || n->attrs.mesh) continue;
         return lk__fail(p->context, LK_EUNSUPPORTED,
                         "%s:%d: the model sums over all %d leaves between its layers (synchronised batch norm, or a "
-                        "router loss over the whole batch), which the stages of a pipeline compute one after "
-                        "the other: train without --reproducible, or without the pipeline axis",
+                        "router loss over the whole batch), but the stages of a pipeline compute one leaf after "
+                        "another: train without --reproducible, or without the pipeline axis",
                         n->site.file ? n->site.file : "?", n->site.line, p->parallel.leaves);
     }
     return LK_OK;

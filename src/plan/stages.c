@@ -68,8 +68,9 @@ static lk_status check_range(const range_reader *r, int stage, int stages, int b
                         r->text, stage, what);
     }
     if (last >= all)
-        return lk__fail(r->context, LK_EINVAL, "stages \"%s\": stage %d ends with %s %d, but the model has %d, 0 to %d",
-                        r->text, stage, what, last, all, all - 1);
+        return lk__fail(r->context, LK_EINVAL,
+                        "stages \"%s\": stage %d ends with %s %d, but the model has only %ss 0 to %d", r->text, stage,
+                        what, last, what, all - 1);
     if (begin != expected)
         return lk__fail(r->context, LK_EINVAL, "stages \"%s\": stage %d begins with %s %d; expected %s %d%s", r->text,
                         stage, what, begin, what, expected,

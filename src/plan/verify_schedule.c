@@ -112,8 +112,8 @@ static lk_status check_read(walk *w, const lk__plan_access *a)
         content_text(w, a->space, &one->content, there, sizeof there);
         if (one->arrives) return fail(w, "reads %s, which a collective in flight writes", needed);
         if (one->content.value == a->content.value && one->content.origin != a->content.origin)
-            return fail(w, "reads %s from a different place than where it was written", needed);
-        return fail(w, "reads %s, where %s is", needed, there);
+            return fail(w, "reads %s from a place other than the one where it was written", needed);
+        return fail(w, "reads %s from a place that holds %s", needed, there);
     }
     if (at >= a->end) return LK_OK;
     content_text(w, a->space, &a->content, needed, sizeof needed);
@@ -128,7 +128,7 @@ static lk_status write_content(walk *w, int space, size_t begin, size_t end, con
         if (!c->all[i].flight) continue;
         content_text(w, space, content, made, sizeof made);
         content_text(w, space, &c->all[i].content, there, sizeof there);
-        return fail(w, "writes %s to where %s is, which %s", made, there, flight_text(&c->all[i]));
+        return fail(w, "writes %s over %s, which %s", made, there, flight_text(&c->all[i]));
     }
     return lk__contents_write(w->check->plan->context, c, begin, end, content);
 }
@@ -141,11 +141,11 @@ static lk_status copy_contents(walk *w, const lk__plan_access *a)
     for (size_t i = lk__contents_find(from, at); i < from->count && from->all[i].begin <= at && at < a->end; i++) {
         const lk__plan_interval *one = &from->all[i];
         size_t                   end = one->end < a->end ? one->end : a->end;
-        if (one->arrives) return fail(w, "copies what a collective in flight writes");
+        if (one->arrives) return fail(w, "copies data that a collective in flight writes");
         if ((status = write_content(w, a->space, at, end, &one->content)) < 0) return status;
         at = end;
     }
-    return at < a->end ? fail(w, "copies what nothing has written") : LK_OK;
+    return at < a->end ? fail(w, "copies data that nothing has written") : LK_OK;
 }
 
 /* What an instruction starts or waits for, of its slot; the reductions of buckets are once for all slots. */
@@ -182,8 +182,8 @@ static lk_status check_overlap(walk *w)
             if (i == k || !overlap(x, y) || (y->kind == LK__READS_IN_PLACE && same)) continue;
             content_text(w, x->space, &x->content, made, sizeof made);
             content_text(w, y->space, &y->content, other, sizeof other);
-            return fail(w, "writes %s over %s, which it %s", made, other,
-                        y->kind == LK__WRITES ? "writes too" : "reads");
+            return fail(w, "writes %s over %s, which it also %s", made, other,
+                        y->kind == LK__WRITES ? "writes" : "reads");
         }
     return LK_OK;
 }
@@ -260,7 +260,7 @@ static lk_status check_ended(walk *w)
     w->in = NULL;
     int count = w->check->instructions->collectives;
     for (int i = 0; i < count * w->check->plan->slots; i++)
-        if (w->started[i]) return fail(w, "ends while collective %d is in flight: it has no wait", i % count);
+        if (w->started[i]) return fail(w, "ends while collective %d is in flight: nothing waits for it", i % count);
     return w->lent ? fail(w, "ends while other ranks still read the gradients: there is no barrier") : LK_OK;
 }
 
@@ -290,12 +290,13 @@ static lk_status check_pieces(walk *w)
         lk__range             owned = lk__slices_owned(&s, s.owner);
         int64_t               last = piece->first + piece->count;
         if (last > lk__slices_elements(&s, s.own))
-            return fail(w, "this rank's slice of \"%s\" has elements %lld to %lld, more than there are",
-                        state_name(w, piece->state), (long long)piece->first,
-                        (long long)(piece->first + piece->count - 1));
+            return fail(w, "this rank updates elements %lld to %lld of its slice of \"%s\", which has fewer",
+                        (long long)piece->first, (long long)(piece->first + piece->count - 1),
+                        state_name(w, piece->state));
         if (piece->first >= owned.first && last <= owned.end) continue;
-        return fail(w, "this rank's slice of \"%s\" has elements %lld to %lld, some of which another rank updates",
-                    state_name(w, piece->state), (long long)piece->first, (long long)(piece->first + piece->count - 1));
+        return fail(
+            w, "this rank updates elements %lld to %lld of its slice of \"%s\", some of which another rank updates",
+            (long long)piece->first, (long long)(piece->first + piece->count - 1), state_name(w, piece->state));
     }
     return LK_OK;
 }

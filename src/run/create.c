@@ -87,10 +87,9 @@ static lk_status check_states(const lk_plan *plan, const lk_store *store)
         bool same = strcmp(a->name, b->name) == 0 && a->buffer == b->buffer && sa->dtype == sb->dtype &&
                     lk__shape_equal(sa, sb);
         if (same && (pa->place.offset != pb->place.offset || pa->unit != pb->unit || plan->stage != theirs->stage))
-            return lk__fail(
-                plan->context, LK_EMISMATCH,
-                "the store was created for a plan whose ranks have different slices: the plans first differ in \"%s\"",
-                a->name);
+            return lk__fail(plan->context, LK_EMISMATCH,
+                            "the store was created for a plan with different slices: the plans first differ in \"%s\"",
+                            a->name);
         bool moments = pa->moments == 0 ||
                        (pa->moments == pb->moments &&
                         memcmp(pa->moment_offset, pb->moment_offset, (size_t)pa->moments * sizeof(size_t)) == 0);
@@ -151,7 +150,8 @@ static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const
     unsigned known = lk__plan_cut_axes(plan) | LK_AXIS_SHARD | LK__PLAN_STAGE_AXES;
     if ((plan->split_axes & ~known) || plan->split_axes != store->plan->split_axes)
         return lk__fail(plan->context, LK_EUNSUPPORTED,
-                        "the ranks have slices of the state, but programs still need all of it on every rank");
+                        "programs do not support the way in which the plan splits the state, or the store was created "
+                        "for a plan that splits it differently");
     if (lk__store_shares_buffers(store) && plan->writes_buffers && !plan->shares_buffers)
         return lk__fail(plan->context, LK_EMISMATCH,
                         "the ranks share the store's buffers, but each rank would write to them: plan with "

@@ -123,7 +123,7 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
     if (p->gradients->forgotten && !p->progress.pending)
         return lk__fail(
             p->context, LK_EINVAL,
-            "ranks that share their state do not keep gradients: read them before LK_UPDATE, after LK_SYNC");
+            "ranks that share their state do not keep gradients: read them after LK_SYNC and before LK_UPDATE");
     if (p->shard && !p->progress.synced)
         return lk__fail(p->context, LK_EINVAL,
                         "each rank keeps only its slice of the summed gradients: read gradients after LK_SYNC");
@@ -203,7 +203,7 @@ static lk_status check_pending(const lk_program *p)
     if (p->progress.pending) return LK_OK;
     return lk__fail(
         p->context, LK_EINVAL,
-        "there are no gradients for the next LK_UPDATE: run LK_FORWARD and LK_BACKWARD, or write them, first");
+        "there are no gradients for the next LK_UPDATE: first run LK_FORWARD and LK_BACKWARD, or write gradients");
 }
 
 lk_status lk_program_gradient_scale(lk_program *p, const char *parameter, double factor)
@@ -226,7 +226,8 @@ lk_status lk_program_gradient_weight(lk_program *p, double weight)
         return lk__fail(p->context, LK_EINVAL,
                         "set the weight after LK_SYNC, which would otherwise add it to the weights of the other ranks");
     if (!(weight > 0) || !isfinite(weight))
-        return lk__fail(p->context, LK_EINVAL, "gradients must be divided by a weight above 0, not by %g", weight);
+        return lk__fail(p->context, LK_EINVAL, "gradients must be divided by a finite weight above 0, not by %g",
+                        weight);
     p->progress.weight = weight;
     return LK_OK;
 }

@@ -111,10 +111,10 @@ static void start_helpers(lk__run_lend *l)
             atomic_store(state, ABSENT);
     }
     if (error)
-        lk__log(
-            l->program->context, LK_LOG_INFO,
-            "only %d of %d threads that use the cores of waiting ranks could be started (%s): steps may take longer",
-            l->started, l->program->plan->helpers, strerror(error));
+        lk__log(l->program->context, LK_LOG_INFO,
+                "only %d of the %d threads that use the cores of waiting ranks could be started (%s): steps may take "
+                "longer",
+                l->started, l->program->plan->helpers, strerror(error));
 }
 
 void lk__lend_begin(lk_program *p)

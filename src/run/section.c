@@ -42,7 +42,7 @@ static lk_status begin_backward(lk_program *p, const lk__schedule_run *run)
     const lk__plan_division *d = &p->division;
     if (!lk__run_slot_at(p, run, 0)->ready)
         return lk__fail(p->context, LK_EINVAL, "LK_BACKWARD %s; " STEP_ORDER,
-                        p->progress.overwritten ? "after LK_EVALUATE, which has overwritten what it reads"
+                        p->progress.overwritten ? "after LK_EVALUATE, which has overwritten what LK_BACKWARD reads"
                                                 : "without its LK_FORWARD");
     if (!d->several && p->progress.no_sync)
         return lk__fail(
@@ -54,8 +54,8 @@ static lk_status begin_backward(lk_program *p, const lk__schedule_run *run)
         if (d->several)
             return lk__fail(
                 p->context, LK_EINVAL,
-                "the gradients of the previous LK_BACKWARD were already sent to the other ranks, so nothing can be "
-                "added to them: call lk_program_no_sync(program, true) before all but the last");
+                "the gradients of the previous LK_BACKWARD have already been sent to the other ranks, so nothing can "
+                "be added to them: call lk_program_no_sync(program, true) before every LK_BACKWARD but the last");
         lk_status status = lk__collectives_drain(p);
         if (status < 0) return status;
     }

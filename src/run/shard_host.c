@@ -27,7 +27,7 @@ lk_status lk__host_create(lk_program *p)
                         "lk_comm_hosts",
                         host->hosts, host->hosts == 1 ? "" : "s", hosts);
     lk_status status = lk_comm_alloc(p->shard, share, &memory);
-    if (status < 0) return lk__fail_prefix(p->context, status, "gathered parameters in memory of the host: ");
+    if (status < 0) return lk__fail_prefix(p->context, status, "gathered parameters in the host's shared memory: ");
     p->memory.host_share = memory;
     p->memory.host = lk__comm_peer(p->shard, memory, 0); /* the shares follow each other */
     lk__account(p->context, LK_MEMORY_STAGING, (ptrdiff_t)share);

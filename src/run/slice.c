@@ -173,10 +173,12 @@ static lk_status locate_slice(const lk_store *s, const char *name, lk_state_part
     int64_t        elements = 1;
     for (int i = 0; i < state.rank; i++) elements *= state.dims[i];
     if ((unsigned)part >= LK_STATE_PART_COUNT || (int)part > state.moments)
-        return lk__fail(s->context, LK_EINVAL, "part %d of \"%s\" does not exist: it has a value (0) and %d moments",
-                        (int)part, name, state.moments);
+        return lk__fail(s->context, LK_EINVAL,
+                        "part %d of \"%s\" does not exist: its parts are its value (0) and %d moments", (int)part, name,
+                        state.moments);
     if (first < 0 || count < 0 || first > elements || count > elements - first)
-        return lk__fail(s->context, LK_EINVAL, "%lld elements starting at element %lld exceed \"%s\", which has %lld",
+        return lk__fail(s->context, LK_EINVAL,
+                        "%lld elements starting at element %lld extend past the end of \"%s\", which has %lld",
                         (long long)count, (long long)first, name, (long long)elements);
     size_t size = lk_dtype_size(state.dtype);
     if (bytes != (size_t)count * size)

@@ -79,7 +79,7 @@ lk_status lk__stage_inputs(lk_program *p, lk__run_slot *slot)
                              lk__bytes_at_count(&g->values[i].shape, slot->step.count));
     if (slot->ids && slot->step.count > lk__plan_staged_ids(p->capacity))
         return lk__fail(p->context, LK_EINVAL,
-                        "too many sample ids (%lld): no input has a batch, so at most %lld ids can be copied",
+                        "too many sample ids (%lld): no input has a batch dimension, so at most %lld ids can be copied",
                         (long long)slot->step.count, (long long)lk__plan_staged_ids(p->capacity));
     if (status >= 0 && slot->ids)
         status = copy_in(p, lk__ids_memory(p, slot), slot->ids, (size_t)slot->step.count * sizeof *slot->ids);

@@ -312,12 +312,12 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
     *store = NULL;
     if (plan->shared && plan->trains)
         return lk__fail(plan->context, LK_EINVAL,
-                        "the plan's ranks share their state: create its store for their group with "
-                        "lk_store_create_shared, or plan it as replicated");
+                        "the plan's ranks share their state: create the store with lk_store_create_shared, for the "
+                        "group of these ranks, or plan it as replicated");
     if (plan->splits)
         return lk__fail(plan->context, LK_EINVAL,
-                        "the plan's ranks have slices of their state: create its store for their group with "
-                        "lk_store_create_shared");
+                        "the plan divides the state among its ranks: create the store with lk_store_create_shared, for "
+                        "the group of these ranks");
     return create_store(plan, seed, NULL, store);
 }
 

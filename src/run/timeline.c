@@ -245,8 +245,8 @@ static lk_status collect_reports(const lk_program *p)
     }
     if (unknown)
         lk__log(p->context, LK_LOG_WARNING,
-                "timeline: %zu of %zu graphs do not have the number of kernels that was recorded (%zu were queued): "
-                "their kernels are shown by their own names",
+                "timeline: %zu of %zu graphs do not have as many kernels as were recorded (%zu graphs were queued): "
+                "their kernels are shown under their own names",
                 unknown, graphs, t->ran_count);
     t->ran_count = 0;
     return LK_OK;

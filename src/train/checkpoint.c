@@ -272,7 +272,8 @@ static lk_status set_damaged_aside(lk__train_saver *s, const char *path, int64_t
         if (n < 0 || n >= (int)sizeof aside) return lk__fail(s->context, LK_EINVAL, "the path %s is too long", path);
         if (lk__directory_move(path, aside) == 0) {
             lk__log(s->context, LK_LOG_WARNING,
-                    "%s is damaged and holds files that are not part of a checkpoint: it is now %s", path, aside);
+                    "%s is damaged and holds files that are not part of a checkpoint: it was renamed to %s", path,
+                    aside);
             return LK_OK;
         }
         if (errno != EEXIST) break;

@@ -22,7 +22,7 @@ lk_status lk__checkpoint_files_check(lk_context *c, const lk_checkpoint_file *fi
         if (!lk__state_file_name(files[i].name))
             return lk__fail(c, LK_EINVAL,
                             "'%s' is not a valid name for a checkpoint file: expected up to %d letters, digits, '.', "
-                            "'_' and '-', but not a name that Lockstep uses",
+                            "'_' and '-', not beginning with '.', and not a name that Lockstep uses",
                             lk__shown(files[i].name, text), LK__LISTED_NAME - 1);
         for (int j = 0; j < i; j++)
             if (strcmp(files[i].name, files[j].name) == 0)

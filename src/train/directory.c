@@ -115,8 +115,8 @@ static lk_status refuse_foreign(lk_context *context, const char *path, const lk_
                         strerror(error));
     }
     if (!foreign[0]) return LK_OK;
-    return lk__fail(context, LK_EINVAL, "%s: holds '%s', which is not part of a checkpoint; use another directory",
-                    path, foreign);
+    return lk__fail(context, LK_EINVAL, "%s holds '%s', which is not part of a checkpoint; use another directory", path,
+                    foreign);
 }
 
 lk_status lk__directory_check(lk_context *context, const char *path, const lk__file_names *known)
@@ -253,8 +253,8 @@ lk_status lk__directory_commit(lk__train_directory *d)
         else if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP)
             status = swap_in_two_steps(d, aside);
         else
-            status =
-                lk__fail(context, LK_EIO, "%s: cannot exchange with %s: %s", d->temporary, d->path, strerror(errno));
+            status = lk__fail(context, LK_EIO, "%s: cannot exchange the directory with %s: %s", d->temporary, d->path,
+                              strerror(errno));
     }
     if (status < 0) goto done;
     d->temporary[0] = 0;

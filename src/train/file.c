@@ -51,7 +51,7 @@ lk_status lk__file_create(lk__file *f, lk_context *context, const char *path, vo
 
     struct stat info;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
-        if (S_ISDIR(info.st_mode)) return f->status = lk__fail(context, LK_EINVAL, "%s: is a directory", path);
+        if (S_ISDIR(info.st_mode)) return f->status = lk__fail(context, LK_EINVAL, "%s is a directory", path);
         f->direct = true;
         f->temporary[0] = 0;
         f->fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
@@ -178,13 +178,13 @@ lk_status lk__read_text(lk_context *context, const char *path, size_t limit, cha
         if (n <= 0) break;
         used += (size_t)n;
         if (used > limit) {
-            status = lk__fail(context, LK_EFORMAT, "%s: longer than %zu bytes; is this the right file?", path, limit);
+            status = lk__fail(context, LK_EFORMAT, "%s is longer than %zu bytes; is this the right file?", path, limit);
             break;
         }
     }
     close(fd);
     if (status == LK_OK && memchr(buffer, 0, used))
-        status = lk__fail(context, LK_EFORMAT, "%s: contains a NUL byte, so it is not a text file", path);
+        status = lk__fail(context, LK_EFORMAT, "%s contains a NUL byte, so it is not a text file", path);
     if (status == LK_OK && (*text = lk__alloc(context, LK_MEMORY_OTHER, used + 1))) {
         memcpy(*text, buffer, used); /* a copy of the exact size: lk__text_free takes the length alone */
         *length = used;

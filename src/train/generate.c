@@ -65,12 +65,13 @@ static lk_status check_call(const call *c)
     if (!(config->temperature >= 0 && config->temperature <= 1e6) || config->top_k < 0 ||
         !(config->top_p >= 0 && config->top_p <= 1) || config->tokens < 0)
         return lk__fail(context, LK_EINVAL,
-                        "temperature %g, top_k %lld, top_p %g and %lld tokens are invalid: none may be negative, and "
-                        "top_p must be at most 1",
+                        "temperature %g, top_k %lld, top_p %g and %lld tokens are invalid: none may be negative, "
+                        "temperature must be at most 1e6, and top_p at most 1",
                         config->temperature, (long long)config->top_k, config->top_p, (long long)config->tokens);
     if (config->stop_count > 0 && !config->tokenizer)
         return lk__fail(context, LK_EINVAL, "stop strings need a tokenizer");
-    if (config->stop_count < 0) return lk__fail(context, LK_EINVAL, "stop_count is %d", config->stop_count);
+    if (config->stop_count < 0)
+        return lk__fail(context, LK_EINVAL, "stop_count is %d; expected 0 or more", config->stop_count);
     for (int i = 0; i < config->stop_count; i++)
         if (!config->stop || !config->stop[i]) return lk__fail(context, LK_EINVAL, "stop string %d is NULL", i);
     for (int i = 0; i < config->prompts_count; i++) {

@@ -81,7 +81,7 @@ static int read_architecture(reader *r)
         lk__hf_refuse(r, "model_type", &type, "the architecture requires \"%s\"",
                       lk__hf_architectures[kind].model_type);
     if (kind < 0 && r->status >= 0)
-        r->status = lk__fail(r->context, LK_EFORMAT, "%s: has neither \"architectures\" nor \"model_type\"", r->label);
+        r->status = lk__fail(r->context, LK_EFORMAT, "%s has neither \"architectures\" nor \"model_type\"", r->label);
     return kind;
 }
 
@@ -171,7 +171,7 @@ static int64_t count_full_layers(reader *r, const lk__json *types, int64_t layer
         full += whole;
     }
     if (count != layers)
-        lk__hf_refuse(r, "layer_types", types, "it has %lld layers, but the model has %lld", (long long)count,
+        lk__hf_refuse(r, "layer_types", types, "it lists %lld layers, but the model has %lld", (long long)count,
                       (long long)layers);
     return full;
 }

@@ -84,7 +84,7 @@ lk_status lk__hf_labels_parse(lk_context *context, const char *label, const char
         lk__hf_open(&r, context, label, text, length) < 0)
         return LK_EFORMAT;
     if (config.kind != LK_TRANSFORMER_ENCODER)
-        return lk__fail(context, LK_EFORMAT, "%s: does not describe a model with classes", label);
+        return lk__fail(context, LK_EFORMAT, "%s does not describe a model with classes", label);
     lk_hf_labels *l = lk__alloc(context, LK_MEMORY_OTHER, sizeof *l);
     if (!l) return LK_ENOMEM;
     *l = (lk_hf_labels){.context = context, .count = config.classes};

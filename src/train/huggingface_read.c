@@ -11,7 +11,7 @@ lk_status lk__hf_open(lk__huggingface_reader *r, lk_context *c, const char *labe
     if (!lk__json_parse(text, length, &r->root, &error))
         r->status = lk__fail(c, LK_EFORMAT, "%s: byte %zu: %s", label, error.offset, error.what);
     else if (r->root.kind != LK__JSON_OBJECT)
-        r->status = lk__fail(c, LK_EFORMAT, "%s: is not an object, so it is not a config.json", label);
+        r->status = lk__fail(c, LK_EFORMAT, "%s is not an object, so it is not a config.json", label);
     return r->status;
 }
 

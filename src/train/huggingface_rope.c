@@ -35,7 +35,7 @@ static int64_t read_original(reader *r, const lk__json *rope, int64_t context)
     if (outer != inner)
         lk__hf_refuse(
             r, key, &value,
-            "it is %lld next to the rope type; different versions of transformers read such a file differently",
+            "the value next to the rope type is %lld; different versions of transformers read such a file differently",
             (long long)inner);
     return outer;
 }

@@ -153,7 +153,8 @@ static lk_status check_rest(const lk__load_target *to, size_t used)
     lk_status status = LK_OK;
     if (used == to->weights.tensors) return LK_OK;
     if (to->exact)
-        return lk__fail(to->store->context, LK_EMISMATCH, "%s holds more tensors than the model's optimizer", to->path);
+        return lk__fail(to->store->context, LK_EMISMATCH, "%s holds more tensors than the model's optimizer has",
+                        to->path);
     for (size_t i = 0; i < to->weights.tensors && status >= 0; i++) {
         lk__weights_use    use;
         lk__weights_tensor one = lk__weights_at(&to->weights, i);

@@ -71,8 +71,9 @@ static lk_status find_rate(lk_trainer *t, int64_t step, double *rate)
 {
     *rate = lk__trainer_rate(&t->config, step, t->steps);
     if (isfinite(*rate) && *rate >= 0) return LK_OK;
-    return lk__fail(t->context, LK_EINVAL, "schedule_callback returned %g for step %lld: expected a rate of 0 or more",
-                    *rate, (long long)step);
+    return lk__fail(t->context, LK_EINVAL,
+                    "schedule_callback returned %g for step %lld: expected a finite rate of at least 0", *rate,
+                    (long long)step);
 }
 
 /* The step of a batch: the number and the rate, and what the program is given. */

@@ -40,10 +40,10 @@ static lk_status find_shard(lk__weights *w, const char *name, lk__weights_shard 
         }
     if (!name[0] || strchr(name, '/') || name[0] == '.')
         return lk__fail(w->context, LK_EFORMAT,
-                        "%s: names the shard \"%s\", which is not the name of a file in the same directory", w->path,
+                        "%s names the shard \"%s\", which is not the name of a file in the same directory", w->path,
                         lk__shown(name, shown));
     if (w->count == MOST_SHARDS)
-        return lk__fail(w->context, LK_EFORMAT, "%s: names more than %d shards", w->path, MOST_SHARDS);
+        return lk__fail(w->context, LK_EFORMAT, "%s names more than %d shards", w->path, MOST_SHARDS);
     int n = snprintf(path, sizeof path, "%.*s%s", directory, w->path, name);
     if (n < 0 || n >= (int)sizeof path)
         return lk__fail(w->context, LK_EFORMAT, "%s: the path of the shard \"%s\" is too long", w->path,
@@ -98,7 +98,7 @@ static lk_status read_index(lk__weights *w, const char *text, size_t length)
         return lk__fail(w->context, LK_EFORMAT, "%s: byte %zu: %s", w->path, error.offset, error.what);
     if (!lk__json_get(&root, "weight_map", &map) || map.kind != LK__JSON_OBJECT)
         return lk__fail(w->context, LK_EFORMAT,
-                        "%s: has no object \"weight_map\", so it is not an index of weight files", w->path);
+                        "%s has no object \"weight_map\", so it is not an index of weight files", w->path);
     lk__json_walk walk = lk__json_begin(&map);
     for (; lk__json_next(&walk, &key, &value); entries++) {
         lk_status status = check_entry(w, &key, &value);

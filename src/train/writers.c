@@ -141,7 +141,7 @@ lk_status lk__writers_find(lk__writers *w, lk_context *c, lk_comm *comm, const c
         status = gather_ranks(w, w->rank == 0 || sees_probe(path, (unsigned char *)probe));
     if (w->rank == 0) unlink(path);
     if (status >= 0 && w->rank == 0 && w->count < w->world)
-        lk__log(c, LK_LOG_INFO, "%d of %d ranks can access %s and write the checkpoints", w->count, w->world,
+        lk__log(c, LK_LOG_INFO, "%d of the %d ranks can access %s and write the checkpoints", w->count, w->world,
                 directory);
     return status;
 }

@@ -243,7 +243,7 @@ refuse 'color-jitter has 5 numbers' npy:images.npy,labels.npy --color-jitter 1,1
 
 # Mistakes: the sentence names the file and the place in it.
 table 8 | sed '5s/,[^,]*$//' > ragged.csv
-refuse 'ragged.csv: line 5 has 4 fields, but line 1 has 5' csv:ragged.csv
+refuse 'ragged.csv: line 5 has 4 fields separated by commas, but line 1 has 5' csv:ragged.csv
 table 8 | sed '4s/,[^,]*,/,,/' > missing.csv
 refuse "missing.csv: line 4, column 2 \('b'\): missing value" csv:missing.csv
 table 8 | sed '6s/,[^,]*,/,NaN,/' > nan.csv

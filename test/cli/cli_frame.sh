@@ -160,8 +160,8 @@ if echo "$names" | grep -qx train; then
     conf 'lr = nan\n'; expect 2 "c.conf:1: lr: 'nan' is not a number" train --config c.conf
     conf 'model = vgg\n'; expect 2 "c.conf:1: model: 'vgg' is not one of" train --config c.conf
     conf 'save =\n'; expect 2 "c.conf:1: save: the value is empty" train --config c.conf
-    printf 'lr = 1\0\n' > c.conf; expect 2 "c.conf: contains a NUL byte" train --config c.conf
-    head -c 2000000 /dev/zero | tr '\0' '#' > c.conf; expect 2 "c.conf: too long" train --config c.conf
+    printf 'lr = 1\0\n' > c.conf; expect 2 "c.conf contains a NUL byte" train --config c.conf
+    head -c 2000000 /dev/zero | tr '\0' '#' > c.conf; expect 2 "c.conf is too long" train --config c.conf
     expect 2 "absent.conf: cannot open: No such file" train --config absent.conf
     expect 2 "cannot read: Is a directory" train --config .
     # A file must be valid even if the command line takes precedence.

@@ -58,7 +58,7 @@ expect 0 "" "$lockstep" eval --load plain --model ./plain $own --json
 expect 0 "" "$lockstep" plan --init plain $own
 expect 2 '^lockstep train: --init nowhere: No such file or directory$' "$lockstep" train --init nowhere $own
 expect 2 '--model plain/config.json is a language model' "$lockstep" predict --load plain $own
-expect 2 '--layers applies only to --model gpt, llama, mixtral and encoder; plain/config.json has its own$' \
+expect 2 '--layers does not apply to --model plain/config.json, whose configuration is fixed: omit it' \
     "$lockstep" train --init plain --layers 3 $own
 mkdir named && cp plain/* named/ && sed 's/"use_cache"/"own_key": 3, "use_cache"/' plain/config.json > named/config.json
 expect 0 'warning: named/config.json: ignoring unknown keys: "own_key"$' "$lockstep" train --init named $own --steps 1 \

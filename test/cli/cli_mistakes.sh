@@ -53,7 +53,7 @@ needs() { # needs MODEL DATA MESSAGE
 needs cnn synthetic:64 'images \(channels, height, width\); the data has 64 features'
 needs resnet18 synthetic:64 'images \(channels, height, width\); the data has 64 features'
 needs resnet20 synthetic:5x6 "images \\(channels, height, width\\); the data's samples have 2 axes"
-needs cnn synthetic:3x3x9 'images of at least 4 by 4 pixels; the data has 3 by 9'
+needs cnn synthetic:3x3x9 'images of at least 4 by 4 pixels; those of the data have 3 by 9'
 expect 2 "resume auto requires" "$lockstep" train $small --resume auto
 expect 2 "missing" "$lockstep" eval --model cnn
 expect 2 "none.safetensors" "$lockstep" eval --load none.safetensors --model cnn --data synthetic

@@ -61,7 +61,7 @@ small="$small --threads 1"
     refused '1 stage, but the mesh has 2 ranks along pipeline' plan $small --mesh pipeline=2 --stages 0-3
     refused 'expected the blocks of each stage, such as 0-5,6-11' plan $small --mesh pipeline=2 --stages a,b
     refused 'pipeline stages, but the model can be cut into at most' plan --model mlp --mesh pipeline=32 --batch 32
-    refused 'which the stages of a pipeline compute one after the other' train --model resnet20 --batch 16 --steps 1 \
+    refused 'but the stages of a pipeline compute one leaf after another' train --model resnet20 --batch 16 --steps 1 \
         --data synthetic:3x8x8,count=64 --sync-batchnorm --mesh pipeline=2 --reproducible
     # Slices of the state do not change when gradients of weights are computed.
     ok plan $small --mesh pipeline=2,shard=2 --state replicated --shard-stage 2 --pipeline-schedule zero-bubble

@@ -134,7 +134,7 @@ done
 # Mistakes.
 refuse '5 heads do not divide the width 32' plan --model gpt --heads 5 --width 32
 refuse '--kv-heads applies only to --model llama' plan --model gpt --kv-heads 2
-refuse '--layers applies only to --model gpt, llama, mixtral and encoder; gpt2 has its own' plan --model gpt2 --layers 3
+refuse '--layers does not apply to --model gpt2, whose configuration is fixed' plan --model gpt2 --layers 3
 refuse '--context 2048: gpt2 has only 1024 positions' plan --model gpt2 --context 2048
 refuse '--layers applies only to transformers' plan --model cnn --layers 3
 refuse 'needs text' plan --model gpt --data synthetic:3x32x32

@@ -311,7 +311,7 @@ static void the_environment_gives_rank_and_size_or_an_error(void)
               strstr(text, "a token of 1 characters"),
           "on several: %s", text);
     CHECK(FIND_IDENTITY("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j") == LK_EINVAL &&
-              strstr(text, "started by a separate lockstep run on each, which do not share a token") &&
+              strstr(text, "started by a separate lockstep run on each host, without a common token") &&
               strstr(text, "openssl rand -hex 16 >") && !strstr(text, "not started by"),
           "lockstep run --nnodes: %s", text);
     CHECK(FIND_IDENTITY("RANK", "0", "WORLD_SIZE", "2", "LOCKSTEP_TOKEN_FILE", "/dev/null") == LK_EINVAL &&

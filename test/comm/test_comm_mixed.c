@@ -193,7 +193,7 @@ static void refuse_scatter(rank_test *t)
     lk_work *work;
     bool     equal = t->size == 6;
     CHECK(lk__comm_reduce_scatter_host(t->comm, data, data, 1, LK_F32, LK_SUM, &work) == LK_EUNSUPPORTED && !work);
-    CHECK(strstr(lk_context_error(t->context), equal ? "cannot be summed host by host" : "different numbers"), "%s",
+    CHECK(strstr(lk_context_error(t->context), equal ? "cannot reduce host by host" : "different numbers"), "%s",
           lk_context_error(t->context));
     if (equal)
         reduce_across(t);

@@ -294,8 +294,8 @@ static void what_is_wrong_is_named_with_its_place(void)
     static const struct {
         const char *text, *words[3];
     } cases[] = {
-        {"a,b,y\n1,2,0\n1,2\n", {"line 3 has 2 fields", "line 1 has 3, separated by commas", "data.csv"}},
-        {"a;b;y\n1;2;0\n1,5;2\n", {"line 3 has 2 fields", "line 1 has 3, separated by semicolons", ""}},
+        {"a,b,y\n1,2,0\n1,2\n", {"line 3 has 2 fields separated by commas", "line 1 has 3", "data.csv"}},
+        {"a;b;y\n1;2;0\n1,5;2\n", {"line 3 has 2 fields separated by semicolons", "line 1 has 3", ""}},
         {"a,b,y\n1,2,0\n1,2,0,1\n", {"line 3 has 4 fields", "line 1 has 3", ""}},
         {"a,\"b\nc\",y\n1,2,0\n\n1,2\n", {"line 5 has 2 fields", "", ""}},
         {"a,b,y\n1,2,0\n1,,1\n", {"line 3, column 2 ('b')", "missing", "''"}},

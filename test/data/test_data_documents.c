@@ -498,7 +498,7 @@ static void mistakes_in_labels_are_named(void)
         {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": [1]}\n",
          {"line 2: the field 'mood' is not a class", ""}},
         {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": 0.5}\n",
-         {"line 2: the field 'mood' is not a class", "a whole number from 0"}},
+         {"line 2: the field 'mood' is not a class", "an integer of at least 0"}},
         {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": -1}\n",
          {"line 2: the field 'mood' is not a class", ""}},
         {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": \"\"}\n",

@@ -364,7 +364,7 @@ static void parts_of_a_file_that_are_not_supported_are_named(void)
                              "true},{\"type\":\"ByteLevel\",\"add_prefix_space\":true}]}");
     REFUSES("pre_tokenizer is {\"type\":\"Sequence\",\"pretokenizers\":[]}",
             .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[]}");
-    REFUSES("post_processor: its template has the token 99, which the vocabulary lacks",
+    REFUSES("the template of post_processor has the token 99, which the vocabulary lacks",
             .post_processor = TEMPLATE("{\"SpecialToken\":{\"id\":\"x\"}},"));
     REFUSES("post_processor is {\"type\":\"TemplateProcessing\"",
             .post_processor = TEMPLATE("{\"SpecialToken\":{\"id\":\"absent\"}},"));

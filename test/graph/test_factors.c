@@ -150,17 +150,17 @@ static void mistakes_of_a_user_are_named(void)
     static const char *const lines[][2] = {
         {"", "expected \"->\""},
         {"(rows, in), (out, in)", "expected \"->\""},
-        {"(rows, in), (out, in) -> (rows, out)", "the call has an operand that the line does not list"},
+        {"(rows, in), (out, in) -> (rows, out)", "an operand of the call is not listed"},
         {"(rows, in), (out, in), (out) -> (rows, out), (rows)", "no such operand"},
         {"x(rows, in), (out, in) -> (rows, out), (rows)", "no such operand"},
-        {"(rows, in), +(out, in) -> (rows, out), (rows)", "only built-in operations can have + and ^"},
+        {"(rows, in), +(out, in) -> (rows, out), (rows)", "only built-in operations can use + and ^"},
         {"(rows, in), (out, in) -> (rows, out), (rows):7", "there is no input 7"},
         {"(rows, in), (out, in) -> (rows, out), (rows); in=heads", "cannot parse"},
         {"(rows, in), (out, in)@transposed -> (rows, out), (rows)", "expected \"->\" at \"@transposed"},
         {"(rows, in), (out, in) -> (rows, out), (rows", "expected a name"},
         {"(rows, in), (out, in) -> (rows, out), (out)", "has size 6 along dimension 0, but its factors give 10"},
         {"(rows, in), (out, in) -> (rows, out), (rows) and more", "no such operand"},
-        {"(rows, in, more), (out, in) -> (rows, out), (rows)", "ranks of the operands do not match"},
+        {"(rows, in, more), (out, in) -> (rows, out), (rows)", "numbers of axes do not match"},
         {"(a*b*c*d*e*f*g*h*i, in), (out, in) -> (rows, out), (rows)", "too many factors"},
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {

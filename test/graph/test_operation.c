@@ -481,9 +481,9 @@ static void invalid_operations_and_operands_are_refused(void)
     o = centre, o.shape = rank_seven;
     refused(&o, 1, "gives 7 axes to output 0");
     o = centre, o.shape = half_the_rows;
-    refused(&o, 1, "output 0 to (2*, 3), but the axis of samples");
+    refused(&o, 1, "output 0 to (2*, 3), but the batch axis");
     o = centre, o.shape = no_axis_of_samples;
-    refused(&o, 1, "output 0 (3) has no axis of samples");
+    refused(&o, 1, "output 0 (3) has no batch axis");
     o = centre, o.sums = 1;
     refused(&o, 1, "`sums` says that it is a sum");
     o = centre, o.shape = bf16_output;

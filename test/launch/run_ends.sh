@@ -47,7 +47,7 @@ prints "exit code 127 \(command not found\)"
 # The launcher has noticed the end of rank 0: nothing is left of its process, not even a zombie.
 expect 9 -n 2 sh -c 'if [ $RANK = 0 ]; then echo $$ > first; exit 0; fi
 until [ -s first ] && [ ! -e "/proc/$(cat first)" ]; do sleep 0.05; done; exit 9'
-prints "finished before: rank 0"
+prints "finished earlier: rank 0"
 expect 5 -n 2 --grace 0.3 sh -c \
     'if [ $RANK = 0 ]; then trap "" TERM; echo ready > ready; while :; do sleep 600; done; fi
 while [ ! -e ready ]; do sleep 0.05; done; exit 5'

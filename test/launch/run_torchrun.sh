@@ -107,9 +107,9 @@ expect 0 '^\[rank 0\] got USR1$' sh -c \
     'trap "echo got USR1; exit 0" USR1; kill -USR1 $PPID; while :; do sleep 0.05; done'
 for list in SIGKILL SIGTERM,CHLD SIGTERM, '' SIGNONE; do expect 2 \
     "not a signal that can be handled|the value is empty" "--signals-to-handle=$list" true; done
-expect 143 'stopping 1 ranks within 3.5 s' --shutdown-timeout 3.5 sh -c \
+expect 143 'stopping 1 rank within 3.5 s' --shutdown-timeout 3.5 sh -c \
     'trap "exit 0" TERM; kill -TERM $PPID; while :; do sleep 0.05; done'
-TORCH_ELASTIC_SHUTDOWN_TIMEOUT=4.5 expect 143 'stopping 1 ranks within 4.5 s' sh -c \
+TORCH_ELASTIC_SHUTDOWN_TIMEOUT=4.5 expect 143 'stopping 1 rank within 4.5 s' sh -c \
     'trap "exit 0" TERM; kill -TERM $PPID; while :; do sleep 0.05; done'
 expect 2 "are the same option" --grace 1 --shutdown-timeout 2 true
 
@@ -134,7 +134,7 @@ PET_START_METHOD=fork expect 2 "PET_START_METHOD in the environment is not suppo
 
 # Several hosts by hand: no token, an invalid one, and a missing host.
 train=("$LOCKSTEP" train --model mlp --data synthetic:8 --classes 2 --steps 1 --threads 1)
-expect 2 "started by a separate lockstep run on each, which do not share a token" "${two_nodes[@]}" "${train[@]}"
+expect 2 "started by a separate lockstep run on each host, without a common token" "${two_nodes[@]}" "${train[@]}"
 prints 'set LOCKSTEP_TOKEN_FILE .* openssl rand -hex 16 > ~/.lockstep-token && chmod 600'
 LOCKSTEP_TOKEN=short expect 2 "^lockstep run: LOCKSTEP_TOKEN holds a token of 5 characters: expected 16 to 263" \
     "${two_nodes[@]}" "${train[@]}"

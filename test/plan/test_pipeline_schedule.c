@@ -175,7 +175,7 @@ static void broken_schedules_are_refused(void)
     BROKEN(shape, swap(&l, 0, 1, 2); swap(&l, 1, 1, 2); l.stages[1].slots = 2; set(&l, 1, 1, F, 1, 1);
            set(&l, 1, 3, B, 1, 1),
            "would deadlock: the forward of micro-batch 1 of stage 1 waits for the forward of micro-batch 1 of "
-           "stage 0, and the backward of micro-batch 0 of stage 0, which comes before that, waits for the backward of "
+           "stage 0, which comes after the backward of micro-batch 0 of stage 0, which waits for the backward of "
            "micro-batch 0 of stage 1");
     BROKEN(shape, set(&l, 0, 3, F, 2, 1),
            "the forward of micro-batch 2 of stage 0 overwrites slot 1, which the backward "

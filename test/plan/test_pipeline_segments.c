@@ -102,7 +102,8 @@ static void layers_are_numbered_by_the_end_of_their_names(void)
         close_plan(&p);
         m.stages = "0,1-4"; /* it has no fifth one */
         p = open_plan(&m);
-        CHECK(p.status == LK_EINVAL && strstr(lk_context_error(p.context), "block 4, but the model has 4, 0 to 3"),
+        CHECK(p.status == LK_EINVAL &&
+                  strstr(lk_context_error(p.context), "block 4, but the model has only blocks 0 to 3"),
               "%s: %s", m.blocks[0], lk_context_error(p.context));
         close_plan(&p);
     }

@@ -143,8 +143,8 @@ static void placements_that_are_impossible_are_refused(void)
         const char *why;
     } cases[] = {{"tensor", 1, "has 12 elements, which tensor=5 does not divide; the nearest extent that works is 4"},
                  {"tensor", 0, "is the batch"},
-                 {"tensor", 2, "2 is not a dimension of x, which has 2"},
-                 {"tensor", -3, "-3 is not a dimension"},
+                 {"tensor", 2, "dimension 2 is out of range for x, which has 2 dimensions"},
+                 {"tensor", -3, "dimension -3 is out of range"},
                  {"tensro", 0, "no axis tensro"},
                  {"data", 0, "not along data"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

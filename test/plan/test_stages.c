@@ -127,7 +127,7 @@ static void ranges_of_blocks_are_stages(void)
     check_mistake(c, "0-2,2-3", 2, "stage 1 begins with block 2; expected block 3");
     check_mistake(c, "1-2,3", 2, "stage 0 begins with block 1; expected block 0");
     check_mistake(c, "0-1,2", 2, "block 3 is in no stage");
-    check_mistake(c, "0-1,2-4", 2, "stage 1 ends with block 4, but the model has 4, 0 to 3");
+    check_mistake(c, "0-1,2-4", 2, "stage 1 ends with block 4, but the model has only blocks 0 to 3");
     check_mistake(c, "0,-,1-3", 3, "stage 1 has no blocks");
     check_mistake(c, "0-2,-", 2, "stage 1 has no blocks");
     const char *wrong[] = {"a,b", "0-,1-3", "3-0,1", ",", "0-1;2-3,", "0--1,2"};

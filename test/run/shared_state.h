@@ -93,7 +93,7 @@ SHARED int loop_by_hand(int rank, void *user)
     if (j->state == LK_STATE_SHARED) {
         double none[16];
         CHECK(lk_program_gradient_read(program, s.name, none, state_bytes(&s)) == LK_EINVAL);
-        CHECK(strstr(lk_context_error(p.rig.context), "read them before LK_UPDATE"), "%s",
+        CHECK(strstr(lk_context_error(p.rig.context), "read them after LK_SYNC"), "%s",
               lk_context_error(p.rig.context));
         CHECK(!lk_program_gradient(program, s.name));
     }

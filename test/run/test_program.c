@@ -315,8 +315,8 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_reshape(x, 2, ((int64_t[]){6, 4})), "split the batch axis");
     WRONG(lk_reshape(x, 2, ((int64_t[]){-1, -1})), "size -1 of axis 1 is invalid");
     WRONG(lk_reshape(x, 7, ((int64_t[]){4, 1, 1, 1, 1, 1, 6})), "7 axes");
-    WRONG(lk_transpose(x, 0, 2), "axes 0 and 2");
-    WRONG(lk_permute(x, (int[]){1, 1}), "each be named once");
+    WRONG(lk_transpose(x, 0, 2), "axis 0 or 2");
+    WRONG(lk_permute(x, (int[]){1, 1}), "given exactly once");
     WRONG(lk_slice(x, 1, 4, 3), "no range [4, 7)");
     WRONG(lk_slice(x, 0, 0, 2), "cannot slice the batch axis");
     WRONG(lk_concat(((lk_tensor[]){x, v}), 2, 1), "differ in more than axis 1");
@@ -381,12 +381,12 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_mean(x, .axes_count = 1), "mean: axes and axes_count must be set together");
     WRONG(lk_l1(x, v), "l1: x (4*, 6) and target (5) differ");
     WRONG(lk_bce_with_logits(x, lk_stop_gradient(v)), "differ");
-    WRONG(lk_bce_with_logits(x, x, .weight = lk_scale(lk_slice(x, 1, 0, 3), 2)), "does not have the first axes");
+    WRONG(lk_bce_with_logits(x, x, .weight = lk_scale(lk_slice(x, 1, 0, 3), 2)), "does not match the first axes");
     WRONG(lk_bce_with_logits(x, lk_mul(x, lk_sum(v))), "lk_stop_gradient");
     WRONG(lk_bce_with_logits(x, none), "target is missing");
     WRONG(lk_pow(x, NAN), "pow: nan is not a finite number");
     WRONG(lk_leaky_relu(x, INFINITY), "leaky_relu: inf is not a finite number");
-    WRONG(lk_clamp(x, NAN, 1), "is not a range");
+    WRONG(lk_clamp(x, NAN, 1), "must not be NaN");
     WRONG(lk_log(ids), "x is i32");
     WRONG(lk_where(ids, x, v), "do not broadcast");
     WRONG(lk_where(none, x, x), "missing");

@@ -584,7 +584,7 @@ static void mistakes_are_named(void)
             "token 1 of prompt 1 is 61, but the vocabulary has 61 tokens, 0 to 60");
     ask.prompts = prompts + 1;
     ask.top_p = 1.5;
-    REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "top_p must be at most 1");
+    REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "and top_p at most 1");
     ask.top_p = 0;
     ask.temperature = NAN;
     REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "none may be negative");

@@ -202,7 +202,7 @@ static void other_models_are_refused_by_key_and_value(void)
         {LLAMA "\"partial_rotary_factor\": 0.5}", "\"partial_rotary_factor\" is 0.5: only 1"},
         {LLAMA "\"original_max_position_embeddings\": 8, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
                "\"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 16}}",
-         "\"original_max_position_embeddings\" is 8: it is 16 next to"},
+         "\"original_max_position_embeddings\" is 8: the value next to the rope type is 16"},
         {QWEN "\"mlp_only_layers\": [1]}", "\"mlp_only_layers\" is [1]: layers without experts"},
         {QWEN "\"decoder_sparse_step\": 2}", "\"decoder_sparse_step\" is 2: layers without experts"},
         {QWEN "\"num_experts_per_tok\": 129}", "qwen3_moe: 129 experts per token, but the model has only 128"},
@@ -216,7 +216,7 @@ static void other_models_are_refused_by_key_and_value(void)
         {LLAMA "\"num_hidden_layers\": 1, \"layer_types\": [\"sliding_attention\"]}",
          "sliding_attention needs a \"sliding_window\""},
         {LLAMA "\"num_hidden_layers\": 1, \"layer_types\": [\"mamba\"]}", "only full_attention and sliding_attention"},
-        {LLAMA "\"layer_types\": [\"full_attention\"]}", "it has 1 layers, but the model has 32"},
+        {LLAMA "\"layer_types\": [\"full_attention\"]}", "it lists 1 layers, but the model has 32"},
         {LLAMA "\"layer_types\": \"full_attention\"}", "a list with one string per layer"},
         {GPT "\"is_causal\": false}", "\"is_causal\" is false: only true"},
         {GPT "\"is_encoder_decoder\": true}", "\"is_encoder_decoder\" is true: only false"},

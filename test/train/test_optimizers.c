@@ -95,13 +95,13 @@ static const struct {
     lk_optimizer_config config;
     const char         *why;
 } refused[] = {
-    {SETTINGS(.kind = LK_RMSPROP, .alpha = 1), "alpha is out of range: it is 1, and must be finite and from 0 to"},
+    {SETTINGS(.kind = LK_RMSPROP, .alpha = 1), "alpha is out of range: it is 1; expected 0 to 0.9999999"},
     {SETTINGS(.kind = LK_RMSPROP, .momentum = -0.5), "momentum is out of range: it is -0.5"},
     {SETTINGS(.kind = LK_ADAGRAD, .lr_decay = -1), "lr-decay is out of range"},
     {SETTINGS(.kind = LK_ADAGRAD, .initial_accumulator_value = NAN), "initial-accumulator-value is out of range"},
     {SETTINGS(.kind = LK_LION, .beta1 = 1), "beta1 is out of range"},
     {SETTINGS(.kind = LK_SGD, .nesterov = true), "nesterov requires a momentum above 0"},
-    {SETTINGS(.kind = LK_SGD, .lr = -1), "lr is out of range: it is -1, and must be finite and at least 0"},
+    {SETTINGS(.kind = LK_SGD, .lr = -1), "lr is out of range: it is -1; expected a finite number of at least 0"},
     {SETTINGS(.kind = (lk_optimizer_kind)99), "unknown optimizer 99"},
 };
 #pragma GCC diagnostic pop

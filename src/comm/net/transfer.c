@@ -169,7 +169,9 @@ static lk_status begin_send(lk__net *net, transfers *t, int peer, uint64_t id)
         if (s->id == id && s->work->operation.root == peer && !s->flight)
             return net->transport->send(net, peer, id, s->work->operation.send, operation_bytes(&s->work->operation),
                                         &s->flight);
-    return lk__net_raise(net, LK_EMISMATCH, "a rank requested a message that this rank did not announce");
+    char text[128];
+    snprintf(text, sizeof text, "rank %d requested a message that rank %d did not announce", peer, net->rank);
+    return lk__net_raise(net, LK_EMISMATCH, text);
 }
 
 static lk_status advance_sends(lk__net *net, transfers *t, bool *moved)
@@ -199,17 +201,23 @@ static lk_status raise_type_mismatch(lk__net *net, const lk_work *w, const messa
     return lk__net_raise(net, LK_EMISMATCH, report.text);
 }
 
+static lk_status raise_invalid(lk__net *net, int peer, const char *how)
+{
+    char text[128];
+    snprintf(text, sizeof text, "a message from rank %d %s", peer, how);
+    return lk__net_raise(net, LK_EIO, text);
+}
+
 /* Handles a note of `peer`, which may be invalid. */
 static lk_status handle_note(lk__net *net, transfers *t, int peer, const char *note, size_t length)
 {
     header h;
-    if (length < sizeof h) return lk__net_raise(net, LK_EIO, "a message from a rank is truncated");
+    if (length < sizeof h) return raise_invalid(net, peer, "is truncated");
     memcpy(&h, note, sizeof h);
     h.file[sizeof h.file - 1] = 0;
     if (h.kind == READY) return begin_send(net, t, peer, h.id);
     size_t size = h.kind == ANNOUNCE ? lk_dtype_size((lk_dtype)h.type) : 0;
-    if (size == 0 || h.count > SIZE_MAX / 4 / size)
-        return lk__net_raise(net, LK_EIO, "a message from a rank is invalid");
+    if (size == 0 || h.count > SIZE_MAX / 4 / size) return raise_invalid(net, peer, "is invalid");
     size_t   bytes = h.count * size;
     message *m = take_message(net, t), **end = &t->messages[peer];
     if (!m) return lk__net_raise(net, LK_ENOMEM, "out of memory: cannot allocate a message's header");
@@ -220,7 +228,7 @@ static lk_status handle_note(lk__net *net, transfers *t, int peer, const char *n
         m->bytes = bytes;
         return LK_OK;
     }
-    if (length != sizeof h + bytes) return lk__net_raise(net, LK_EIO, "a message from a rank has the wrong length");
+    if (length != sizeof h + bytes) return raise_invalid(net, peer, "has the wrong length");
     m->data = m->short_data;
     m->bytes = bytes;
     m->complete = true;

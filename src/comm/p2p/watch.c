@@ -222,8 +222,8 @@ lk_status lk__p2p_watch(lk__p2p *p)
     if (p->watching) return LK_OK;
     int error = pthread_create(&p->watcher, NULL, watch, p);
     if (error)
-        return lk__fail(p->comm->context, LK_ENOMEM, "cannot start the thread that watches queued calls: error %d",
-                        error);
+        return lk__fail(p->comm->context, LK_ENOMEM, "cannot start the thread that watches queued calls: %s",
+                        strerror(error));
     p->watching = true;
     return LK_OK;
 }

@@ -203,7 +203,7 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
 static lk_status fail_missing_token(lk_context *context, const lk__rendezvous_identity *identity)
 {
     bool        by_launcher = lk__environment_text(context, LK__ENV_LOCKSTEP_JOB) != NULL;
-    const char *why = by_launcher ? "were started by a separate lockstep run on each, which do not share a token "
+    const char *why = by_launcher ? "were started by a separate lockstep run on each host, without a common token "
                                     "(lockstep run --hosts creates one)"
                                   : "were not started by lockstep run";
     return lk__fail(context, LK_EINVAL,

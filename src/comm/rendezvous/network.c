@@ -202,7 +202,7 @@ static lk_status listen_for_ranks(rendezvous *m, int fd)
     if (m->listener->fd >= 0) return LK_OK;
     if (m->local.count) return lk__listen(m->context, &m->local.addresses[0], m->identity->ports, m->listener);
     if (getsockname(fd, (struct sockaddr *)&own, &length) != 0)
-        return lk__fail(m->context, LK_EIO, "rank %d: %s", m->rank, strerror(errno));
+        return lk__fail(m->context, LK_EIO, "rank %d cannot find its own address: %s", m->rank, strerror(errno));
     return lk__listen(m->context, &own, m->identity->ports, m->listener);
 }
 

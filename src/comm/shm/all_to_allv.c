@@ -39,7 +39,11 @@ static lk_status write_arrival(const lk__shm_job *j, uint32_t number)
     const lk__comm_call *o = j->o;
     char                *payload = s->me->arrivals[number & 1].payload;
     size_t               each = (size_t)s->size * sizeof(size_t), at = 2 * each;
-    if (s->size > RANKS_MOST) return lk__shm_raise(s, LK_EUNSUPPORTED, "all_to_allv: too many ranks on one host");
+    if (s->size > RANKS_MOST) {
+        char text[96];
+        snprintf(text, sizeof text, "all_to_allv supports at most %d ranks on one host", RANKS_MOST);
+        return lk__shm_raise(s, LK_EUNSUPPORTED, text);
+    }
     memcpy(payload, o->send_counts, each);
     memcpy(payload + each, o->recv_counts, each);
     if (!parts_fit(j, o->send_counts, s->rank)) return LK_OK;

@@ -45,6 +45,6 @@ void lk__shm_place(lk_comm *c, char *memory, size_t bytes)
                                          s->rank_slots[s->node_ranges[i].rank].node);
     if (!placed)
         lk__log(c->context, LK_LOG_WARNING,
-                "the kernel does not let this process choose the memory node of its pages (mbind): the ranks' shared "
-                "memory is on rank 0's memory node, which is slower for the other ranks");
+                "the kernel does not let this process choose the NUMA node of its pages (mbind): the ranks' shared "
+                "memory is on rank 0's NUMA node, which is slower for the other ranks");
 }

@@ -38,7 +38,8 @@ lk_status lk__array_measure(lk_context *context, lk__array *a)
     char     label[LK__ARRAY_SHOWN];
     uint64_t size = types[a->type].size;
     if (a->rank < 1)
-        return lk__fail(context, LK_EFORMAT, "%s is a single number: expected an array whose first axis is the samples",
+        return lk__fail(context, LK_EFORMAT,
+                        "%s is a single number: expected an array with the samples along its first axis",
                         lk__array_show(a, label));
     for (int i = 0; i < a->rank; i++) {
         if (a->dims[i] < 1)
@@ -244,7 +245,8 @@ static lk_status make_image(lk_context *context, entry *e, bool *image)
                         "or 3 channels; an array of float32 is used as is: np.float32(x) / 255",
                         lk__array_show(a, label), (long long)a->dims[0], (long long)a->dims[1], (long long)a->dims[2],
                         (long long)a->dims[3],
-                        first ? "its channels may be the second or the last axis" : "no axis has 1 or 3 channels");
+                        first ? "its channels may be along the second or the last axis"
+                              : "neither its second nor its last axis has length 1 or 3");
     e->channels_last = last && a->dims[3] > 1;
     f->rank = 3;
     f->dims[0] = a->dims[last ? 3 : 1], f->dims[1] = a->dims[last ? 1 : 2], f->dims[2] = a->dims[last ? 2 : 3];

@@ -121,7 +121,7 @@ static lk_status refuse_type(lk_context *context, const char *label, text descr,
                                                     : "numbers of a type that is not supported";
     const char *advice = kind == 'U' || kind == 'S'
                              ? "save class numbers instead: np.unique(y, return_inverse=True)[1]"
-                             : "save numbers instead: np.save(file, x.astype(np.float32), allow_pickle=False)";
+                             : "save float32 numbers instead: np.save(file, x.astype(np.float32), allow_pickle=False)";
     int         length = structured ? 0 : (int)(descr.end - descr.at);
     return lk__fail(context, LK_EFORMAT, "%s holds %s%s%.*s%s; %s", label, what, length ? " ('" : "",
                     length < 16 ? length : 16, length ? descr.at : "", length ? "')" : "", advice);

@@ -57,8 +57,8 @@ lk_status lk__zip_open(lk_context *context, const char *label, const lk__map *ma
     if (zip->at > end || bytes > end - zip->at)
         return lk__fail(
             context, LK_EFORMAT,
-            "%s is truncated or damaged: its directory of %llu bytes at byte %llu does not fit into the file", label,
-            (unsigned long long)bytes, (unsigned long long)zip->at);
+            "%s is truncated or damaged: its directory of %llu bytes at byte %llu extends past the end of the file",
+            label, (unsigned long long)bytes, (unsigned long long)zip->at);
     zip->end = zip->at + bytes;
     return LK_OK;
 }

@@ -15,11 +15,12 @@
 static lk_status check_count(const lk__csv_table *t, const lk__csv *c)
 {
     if (c->count == t->columns) return LK_OK;
-    return lk__fail(t->context, LK_EFORMAT, "%s: line %lld has %d fields, but line 1 has %d, separated by %s",
-                    t->source->label, (long long)c->line, c->count, t->columns,
+    return lk__fail(t->context, LK_EFORMAT, "%s: line %lld has %d fields separated by %s, but line 1 has %d",
+                    t->source->label, (long long)c->line, c->count,
                     c->separator == ','   ? "commas"
                     : c->separator == ';' ? "semicolons"
-                                          : "tabs");
+                                          : "tabs",
+                    t->columns);
 }
 
 static lk_status survey_rows(lk__csv_table *t)

@@ -32,7 +32,7 @@ static int32_t find_known(const lk__csv_table *t, const lk__csv_text *text)
 static lk_status refuse_text(const lk__csv_table *t, const lk__csv *c)
 {
     char shown[LK__SHOWN];
-    return lk__fail(t->context, LK_EFORMAT, "%s: the label is '%s': regression needs numbers",
+    return lk__fail(t->context, LK_EFORMAT, "%s: regression needs numbers, but the label is '%s'",
                     lk__csv_show_place(t, c, t->label).text, lk__csv_show_text(&c->fields[t->label], shown));
 }
 
@@ -59,7 +59,8 @@ static lk_status survey_name(lk__csv_table *t, const lk__csv *c)
     size_t      length;
     trim(&c->fields[t->label], &at, &length);
     if (memchr(at, 0, length))
-        return lk__fail(t->context, LK_EFORMAT, "%s: a NUL byte", lk__csv_show_place(t, c, t->label).text);
+        return lk__fail(t->context, LK_EFORMAT, "%s: the label contains a NUL byte",
+                        lk__csv_show_place(t, c, t->label).text);
     return lk__class_names_add(&t->classes, at, length);
 }
 

@@ -332,8 +332,7 @@ static lk_status open_folder(lk_context *context, const lk__data_request *reques
     lk__data_folder       *f;
     *dataset = NULL;
     if (!directory || !*directory)
-        return lk__fail(context, LK_EINVAL,
-                        "folder: needs a directory: folder:DIR, with a subdirectory for each class");
+        return lk__fail(context, LK_EINVAL, "folder needs a directory: folder:DIR, with a subdirectory for each class");
     lk_status status = lk__data_folder_create(context, options, "folder", &f);
     if (status < 0) return status;
     f->split = request->split;

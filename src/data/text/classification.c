@@ -52,7 +52,7 @@ static lk_status read_label(const reading *r, const lk__text_piece *piece, char 
     if (label->kind == LK__JSON_NUMBER) valid = lk__json_integer(label, number) && *number >= 0 && *number < INT32_MAX;
     if (!valid)
         return lk__fail(r->request->context, LK_EFORMAT,
-                        "%s: the field '%s' is not a class: expected a name in quotes, or a whole number from 0",
+                        "%s: the field '%s' is not a class: expected a string, an integer of at least 0, true or false",
                         lk__text_place(&r->corpus, piece, place), name);
     size_t length = label->kind == LK__JSON_STRING ? lk__json_string(label, text, LABEL) : label->length;
     if (length >= LABEL || length == 0)
@@ -64,7 +64,7 @@ static lk_status read_label(const reading *r, const lk__text_piece *piece, char 
         text[length] = 0;
     }
     if (strlen(text) == length) return LK_OK;
-    return lk__fail(r->request->context, LK_EFORMAT, "%s: a NUL byte in the class in '%s'",
+    return lk__fail(r->request->context, LK_EFORMAT, "%s: the class in '%s' contains a NUL byte",
                     lk__text_place(&r->corpus, piece, place), name);
 }
 

@@ -287,7 +287,8 @@ static lk_status begin_array(lk__text_corpus *c)
     const char *path = c->files[c->file].path;
     if (status == LK_END)
         return lk__fail(c->context, LK_EFORMAT,
-                        "%s: an array larger than %d bytes: write one element per line, as JSONL", path, LONGEST_ARRAY);
+                        "%s: the array is larger than %d bytes: write one element per line, as JSONL", path,
+                        LONGEST_ARRAY);
     if (status < 0) return status;
     if (!lk__json_parse(b->bytes + b->begin + at, b->end - b->begin - at, &array, &error))
         return lk__fail(c->context, LK_EFORMAT, "%s: byte %zu: %s", path, at + error.offset + 1, error.what);

@@ -154,7 +154,7 @@ static lk_status open_tokenizer(const lk__text_request *r, bool jsonl, lk_tokeni
                         "jsonl:%s needs a tokenizer: byte, char, a tokenizer.json, or a directory that has one",
                         r->paths[0]);
     if (!r->options->tokenizer && !lk__text_quiet(r))
-        lk__log(r->context, LK_LOG_INFO, "text:%s is read as bytes: no other tokenizer was chosen", r->paths[0]);
+        lk__log(r->context, LK_LOG_INFO, "text:%s is read as bytes, because no tokenizer was chosen", r->paths[0]);
     for (int i = 0; i < 2 && r->paths[i][0] && status == LK_OK; i++)
         status = lk__text_files_add(r->context, &files, r->paths[i], which_jsonl(jsonl));
     corpus.files = files.files;
@@ -240,7 +240,7 @@ static lk_status read_token_file(const lk__text_request *r, lk__text_source *s, 
         return status;
     if (file->vocabulary && vocabulary && file->vocabulary != vocabulary)
         return lk__fail(r->context, LK_EMISMATCH,
-                        "%s was tokenized with a vocabulary of %lld, but the tokenizer %s has %lld", s->path,
+                        "%s was tokenized with a vocabulary of %lld, but the tokenizer %s has one of %lld", s->path,
                         (long long)file->vocabulary, r->options->tokenizer, (long long)vocabulary);
     s->ids = file->ids;
     s->info.bytes = file->bytes;

@@ -40,11 +40,11 @@ static lk_status add_token(lk_tokenizer *t, const lk__json *item, lk__tokenizer_
     bool              special = false, normalized, single_word = false;
     lk_status         status;
     if (!lk__json_get(item, "content", &value))
-        return lk__tokenizer_refuse(t->context, part, item, "each needs a \"content\"");
+        return lk__tokenizer_refuse(t->context, part, item, "each token needs a \"content\"");
     if ((status = lk__tokenizer_decode_string(t->context, &value, "added_tokens: content", name)) < 0) return status;
     if (name->length == 0) return lk__tokenizer_refuse(t->context, part, item, "its \"content\" is empty");
     if (!lk__json_get(item, "id", &value) || !lk__json_integer(&value, &id))
-        return lk__tokenizer_refuse(t->context, part, item, "each needs an \"id\"");
+        return lk__tokenizer_refuse(t->context, part, item, "each token needs an integer \"id\"");
     if ((status = lk__tokenizer_bool(t->context, item, part, "special", &special)) < 0) return status;
     normalized = !special;
     if ((status = lk__tokenizer_bool(t->context, item, part, "normalized", &normalized)) < 0 ||

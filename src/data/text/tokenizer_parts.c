@@ -140,7 +140,8 @@ static lk_status add_template_token(lk_tokenizer *t, const lk__json *part, const
     walk = lk__json_begin(&ids);
     while (lk__json_next(&walk, NULL, &id)) {
         if (!lk__json_integer(&id, &number) || number < 0 || number > INT32_MAX || *count == LK__TOKENIZER_AROUND)
-            return refuse_template(t, part, "expected at most 8 token ids before and after a text");
+            return refuse_template(t, part,
+                                   "expected integer token ids, at most 8 before the text and at most 8 after it");
         list[(*count)++] = (int32_t)number;
     }
     return LK_OK;
@@ -160,7 +161,7 @@ static lk_status read_template(lk_tokenizer *t, const lk__json *part)
             status = add_template_token(t, part, &token, text ? t->suffix : t->prefix,
                                         text ? &t->suffix_count : &t->prefix_count);
         else if (text || !lk__json_get(&item, "Sequence", &token))
-            status = refuse_template(t, part, "expected a template with one text");
+            status = refuse_template(t, part, "expected a template with one Sequence");
         else
             text = true;
     }
@@ -183,7 +184,7 @@ lk_status lk__tokenizer_check_template(const lk_tokenizer *t)
         int32_t id = i < t->prefix_count ? t->prefix[i] : t->suffix[i - t->prefix_count];
         if (!lk_tokenizer_token(t, id, NULL))
             return lk__fail(t->context, LK_EFORMAT,
-                            "post_processor: its template has the token %d, which the vocabulary lacks", (int)id);
+                            "the template of post_processor has the token %d, which the vocabulary lacks", (int)id);
     }
     return LK_OK;
 }

@@ -190,7 +190,7 @@ static lk_status launch_fast(const lk__kernel_call *call, const attention_view<b
 {
     int         bytes = (QUERIES + 4 * KEYS) * D * (int)sizeof(bf16);
     cudaError_t error = cudaFuncSetAttribute(attend_fast<D, DROPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess) return lk__cuda_check(call->device, error, "shared memory of attention");
+    if (error != cudaSuccess) return lk__cuda_check(call->device, error, "setting the shared memory of attention");
     LAUNCH((attend_fast<D, DROPS>), (unsigned)(a.batch * a.heads * cuda_tiles(a.t, QUERIES)), WARPS * 32, bytes,
            cuda_stream(call), a, y, lse);
     return lk__cuda_launched(call);

@@ -244,14 +244,16 @@ static lk_status launch_fast(const lk__kernel_call *call, const attention_view<b
     if (g.dq) {
         error = cudaFuncSetAttribute(differentiate_queries_fast<D, DROPS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      bytes);
-        if (error != cudaSuccess) return lk__cuda_check(call->device, error, "shared memory of attention_grad");
+        if (error != cudaSuccess)
+            return lk__cuda_check(call->device, error, "setting the shared memory of attention_grad");
         LAUNCH((differentiate_queries_fast<D, DROPS>), (unsigned)(a.batch * a.heads * cuda_tiles(a.t, ROWS)),
                WARPS * 32, bytes, cuda_stream(call), a, g);
     }
     if (g.dk || g.dv) {
         error =
             cudaFuncSetAttribute(differentiate_keys_fast<D, DROPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-        if (error != cudaSuccess) return lk__cuda_check(call->device, error, "shared memory of attention_grad");
+        if (error != cudaSuccess)
+            return lk__cuda_check(call->device, error, "setting the shared memory of attention_grad");
         LAUNCH((differentiate_keys_fast<D, DROPS>), (unsigned)(a.batch * a.groups * cuda_tiles(a.s, ROWS)), WARPS * 32,
                bytes, cuda_stream(call), a, g);
     }

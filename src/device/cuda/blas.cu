@@ -133,7 +133,7 @@ static lk__cuda_blas *find_blas(lk__cuda_device *device)
     if (!lt.loaded) {
         if (!said)
             lk__cuda_host.log(device->base.context, LK_LOG_WARNING,
-                              "%s; falling back to slower built-in kernels for products", lt.why);
+                              "%s; falling back to slower built-in kernels for matrix products", lt.why);
         said = true;
         return NULL;
     }

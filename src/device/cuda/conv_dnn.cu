@@ -390,7 +390,7 @@ lk_status lk__cuda_conv_dnn_prepare(lk__device *base, const lk__kernel_call *cal
     lk__dnn_entry *e = get_entry(dnn, &key, most);
     if (!e || e->plan_count == 0) { /* not an error: ours run */
         lk__cuda_host.log(base->context, LK_LOG_DEBUG,
-                          "cuDNN has no engine for this convolution from %d to %d channels", v.c, v.o);
+                          "cuDNN has no engine for this convolution of %d input and %d output channels", v.c, v.o);
         return LK_OK;
     }
     bool listed = take_choice(device, e, &question, answer, &choice), refused = answer != CHOICE_NONE && !first;

@@ -201,7 +201,7 @@ void lk__cuda_cupti_text(char *text, size_t bytes)
 {
     pthread_once(&once, load_library);
     if (!cupti.loaded)
-        snprintf(text, bytes, "not found (%s)", cupti.why);
+        snprintf(text, bytes, "not used (%s)", cupti.why);
     else if (cupti.version >= 100000) /* from 13.0 on 130000 and so on; before, interfaces were counted */
         snprintf(text, bytes, "%u.%u", cupti.version / 10000, cupti.version / 100 % 100);
     else

@@ -160,16 +160,15 @@ static lk__dnn_descriptor add_scores(const builder *b, const char *what, cudnnPo
 static lk__dnn_descriptor mask_scores(const builder *b, lk__dnn_descriptor scores)
 {
     lk__dnn_graph     *g = b->g;
-    lk__dnn_descriptor rows = make_scores(b, "the rows' numbers", CUDNN_DATA_INT32);
-    lk__dnn_descriptor columns = make_scores(b, "the columns' numbers", CUDNN_DATA_INT32);
+    lk__dnn_descriptor rows = make_scores(b, "the row indices", CUDNN_DATA_INT32);
+    lk__dnn_descriptor columns = make_scores(b, "the column indices", CUDNN_DATA_INT32);
     lk__dnn_descriptor seen = make_scores(b, "the mask", CUDNN_DATA_BOOLEAN);
     lk__dnn_descriptor masked = make_scores(b, "the masked scores", CUDNN_DATA_FLOAT);
     lk__dnn_descriptor unseen = lk__dnn_scalar(g, "minus infinity", UNSEEN, CUDNN_DATA_FLOAT, 4);
-    lk__dnn_pointwise(g, "numbers of rows", CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 2, scores, NULL, NULL, rows);
-    lk__dnn_pointwise(g, "numbers of columns", CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 3, scores, NULL, NULL,
-                      columns);
+    lk__dnn_pointwise(g, "row indices", CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 2, scores, NULL, NULL, rows);
+    lk__dnn_pointwise(g, "column indices", CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 3, scores, NULL, NULL, columns);
     lk__dnn_pointwise(g, "row >= column", CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, rows, columns, NULL, seen);
-    lk__dnn_pointwise(g, "select of the mask", CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, scores, unseen,
+    lk__dnn_pointwise(g, "selection by the mask", CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, scores, unseen,
                       seen, masked);
     return masked;
 }
@@ -178,13 +177,13 @@ static lk__dnn_descriptor mask_scores(const builder *b, lk__dnn_descriptor score
 static lk__dnn_descriptor add_softmax(const builder *b, lk__dnn_descriptor scores, lk__dnn_descriptor lse)
 {
     lk__dnn_graph     *g = b->g;
-    lk__dnn_descriptor most = make_rows(b, "the rows' maxima", 0), total = make_rows(b, "the rows' sums", 0);
-    lk__dnn_descriptor logarithm = make_rows(b, "the sums' logarithms", 0);
+    lk__dnn_descriptor most = make_rows(b, "the row maxima", 0), total = make_rows(b, "the row sums", 0);
+    lk__dnn_descriptor logarithm = make_rows(b, "the logarithms of the row sums", 0);
     lk__dnn_descriptor probs = make_scores(b, "the probabilities", CUDNN_DATA_BFLOAT16);
-    lk__dnn_reduction(g, "maximum of rows", CUDNN_REDUCE_TENSOR_MAX, scores, most);
+    lk__dnn_reduction(g, "maximum of each row", CUDNN_REDUCE_TENSOR_MAX, scores, most);
     lk__dnn_descriptor less = add_scores(b, "score - maximum", CUDNN_POINTWISE_SUB, scores, most);
     lk__dnn_descriptor powers = add_scores(b, "exp", CUDNN_POINTWISE_EXP, less, NULL);
-    lk__dnn_reduction(g, "sum of rows", CUDNN_REDUCE_TENSOR_ADD, powers, total);
+    lk__dnn_reduction(g, "sum of each row", CUDNN_REDUCE_TENSOR_ADD, powers, total);
     lk__dnn_pointwise(g, "log", CUDNN_POINTWISE_LOG, CUDNN_DATA_FLOAT, -1, total, NULL, NULL, logarithm);
     lk__dnn_pointwise(g, "maximum + log", CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, -1, most, logarithm, NULL, lse);
     lk__dnn_pointwise(g, "division by the sum", CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, -1, powers, total, NULL, probs);
@@ -281,7 +280,7 @@ static void build_gradient(const builder *b)
     lk__dnn_descriptor dq_sums =
         make_tensor(b, "dq's sums", DQ_SUMS, CUDNN_DATA_FLOAT, x->heads, t, d, x->heads * t * d, t * d, d, 1);
     lk__dnn_matmul(g, "gradients k", ds, rows, dq_sums);
-    lk__dnn_pointwise(g, "dq of its sums", CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, -1, dq_sums, NULL, NULL, dq);
+    lk__dnn_pointwise(g, "dq from its sums", CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, -1, dq_sums, NULL, NULL, dq);
 }
 
 /* ---- plans ---- */

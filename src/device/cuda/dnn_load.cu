@@ -309,7 +309,7 @@ static void plan_mode(lk__dnn_entry *e, lk__dnn_descriptor operations, cudnnBack
     lk__dnn_set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operations);
     lk__dnn_set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     lk__dnn_finalize(g, heuristic,
-                     mode == CUDNN_HEUR_MODE_A ? "the heuristic of mode A" : "the heuristic of mode fallback");
+                     mode == CUDNN_HEUR_MODE_A ? "the heuristic in mode A" : "the heuristic in fallback mode");
     get_attribute(g, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, "CUDNN_ATTR_ENGINEHEUR_RESULTS",
                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, NULL);
     if (count > 16) count = 16;

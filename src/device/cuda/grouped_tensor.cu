@@ -290,7 +290,7 @@ static bool launch(const lk__kernel_call *call, grouped_operand a, grouped_opera
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(grouped_tensor_tiles<KIND, T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      BYTES_SHARED);
-    *status = lk__cuda_check(call->device, error, "shared memory of a product by expert");
+    *status = lk__cuda_check(call->device, error, "setting the shared memory of grouped_linear");
     if (*status < 0) return true;
     tensor_job small = {job.offsets, (int)job.experts, (int)job.rows, (int)job.m, (int)job.n, (int)job.k};
     LAUNCH((grouped_tensor_tiles<KIND, T>), (unsigned)processors, TILE_THREADS, BYTES_SHARED, cuda_stream(call), map_a,

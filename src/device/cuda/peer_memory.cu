@@ -120,8 +120,8 @@ static lk_status check_pattern(lk__device *device, const void *memory, size_t wo
 static const char *find_turns(const lk__device *device)
 {
     if (lk__cuda_host.mps(device->context)) return NULL;
-    return "without MPS, so their kernels take turns: start its daemon with `nvidia-cuda-mps-control -d`, and they run "
-           "at the same time and exchange data directly";
+    return "without MPS, so their kernels take turns: start the MPS daemon with `nvidia-cuda-mps-control -d` to let "
+           "them run at the same time and exchange data directly";
 }
 
 /* An error that poisons the context is what every call returns from then on. */

@@ -309,8 +309,8 @@ lk_status lk__cuda_peers_enqueue(lk__device *device, lk__device_stream *stream, 
     q.c.id = call->id;
     if (call->ranks < 1 || call->ranks > LK__PEERS_MOST || !find_gate(&q))
         return lk__cuda_host.fail(device->context, LK_EUNSUPPORTED,
-                                  "there is no kernel for a collective of %d ranks of which %d take part", call->ranks,
-                                  __builtin_popcount(call->with));
+                                  "there is no kernel for a collective in which %d of %d ranks take part",
+                                  __builtin_popcount(call->with), call->ranks);
     queue_call(&q);
     return lk__cuda_end(device, stream, cudaGetLastError(), "queueing a collective");
 }

@@ -11,7 +11,7 @@ static int norm_shape(lk__graph_shapes *s, int last, int residual, int outputs)
     if (x->rank != 4 && x->rank != 2)
         return LK__SHAPE_FAIL(s, "batch_norm: x has shape %s; expected (N, C) or (N, C, H, W)", lk__shape_show(x).text);
     if (x->count_axis > 0)
-        return LK__SHAPE_FAIL(s, "batch_norm: the batch must be axis 0 of x %s", lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "batch_norm: the batch axis of x %s must be axis 0", lk__shape_show(x).text);
     for (int i = 1; i <= last && i < s->inputs; i++)
         if (s->in[i] && (s->in[i]->rank != 1 || s->in[i]->dims[0] != x->dims[1] || s->in[i]->count_axis >= 0))
             return LK__SHAPE_FAIL(s, "batch_norm: %s does not match the %lld channels of x %s",

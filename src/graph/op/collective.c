@@ -84,7 +84,7 @@ static int gathered_shape(lk__graph_shapes *s)
     if (s->attrs->parts < 1 || x->rank + 1 > LK_MAX_RANK || rows < 0 || rows > x->rank)
         return LK__SHAPE_FAIL(s,
                               "all_gather: %lld parts of %s; expected at least 1 part, and a result of at most %d axes",
-                              (long long)s->attrs->parts, lk__shape_show(x).text, LK_MAX_RANK - 1);
+                              (long long)s->attrs->parts, lk__shape_show(x).text, LK_MAX_RANK);
     for (int i = 0; i < x->rank; i++) dims[i + (i >= rows)] = x->dims[i];
     dims[rows] = s->attrs->parts;
     s->out[0] = lk__shape_fixed(x->dtype, x->rank + 1, dims);

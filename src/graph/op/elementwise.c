@@ -133,7 +133,7 @@ static int unary_shape(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "%s: %g is not a finite number", lk__unary_name(a->unary),
                               a->unary == LK__POW ? a->exponent : a->slope);
     if (a->minimum != a->minimum || a->maximum != a->maximum)
-        return LK__SHAPE_FAIL(s, "clamp: %g to %g is not a range", a->minimum, a->maximum);
+        return LK__SHAPE_FAIL(s, "clamp: the bounds %g and %g must not be NaN", a->minimum, a->maximum);
     return lk__shape_same(s);
 }
 

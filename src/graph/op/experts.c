@@ -231,7 +231,7 @@ static int grouped_linear_shape(lk__graph_shapes *s)
                               lk__shape_show(x).text, lk__shape_show(w).text, (long long)w->dims[in]);
     if (offsets->rank != 1 || offsets->count_axis >= 0 || offsets->dims[0] != w->dims[0] + 1)
         return LK__SHAPE_FAIL(
-            s, "grouped_linear: offsets have shape %s; expected %lld: the start of each expert, and the end",
+            s, "grouped_linear: offsets have shape %s; expected (%lld): where each expert's rows begin, and the end",
             lk__shape_show(offsets).text, (long long)(w->dims[0] + 1));
     s->out[0] = *x;
     s->out[0].dims[1] = w->dims[3 - in];

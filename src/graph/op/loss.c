@@ -288,7 +288,7 @@ static int bce_with_logits_shape(lk__graph_shapes *s)
     bool fits = !w || (w->rank <= x->rank && w->count_axis == x->count_axis && w->count_unit == x->count_unit);
     for (int i = 0; fits && w && i < w->rank; i++) fits = w->dims[i] == x->dims[i];
     if (!fits)
-        return LK__SHAPE_FAIL(s, "bce_with_logits: weight %s does not have the first axes of logits %s",
+        return LK__SHAPE_FAIL(s, "bce_with_logits: weight %s does not match the first axes of logits %s",
                               lk__shape_show(w).text, lk__shape_show(x).text);
     s->out[0] = s->out[1] = lk__shape_scalar(LK_F64);
     s->out[2] = *x;

@@ -190,7 +190,7 @@ static int group_norm_shape(lk__graph_shapes *s)
     int64_t                groups = s->attrs->groups;
     if (x->rank < 2) return LK__SHAPE_FAIL(s, "group_norm: x has shape %s; expected (N, C, …)", lk__shape_show(x).text);
     if (x->count_axis > 0)
-        return LK__SHAPE_FAIL(s, "group_norm: the batch must be axis 0 of x %s", lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "group_norm: the batch axis of x %s must be axis 0", lk__shape_show(x).text);
     if (groups < 1 || x->dims[1] % groups)
         return LK__SHAPE_FAIL(s, "group_norm: the %lld channels of x %s cannot be divided into %lld groups",
                               (long long)x->dims[1], lk__shape_show(x).text, (long long)groups);

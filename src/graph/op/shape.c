@@ -65,7 +65,7 @@ static int permute_shape(lk__graph_shapes *s)
     for (int i = 0; i < x->rank; i++) {
         int axis = s->attrs->axes[i];
         if (axis < 0 || axis >= x->rank || seen >> axis & 1)
-            return LK__SHAPE_FAIL(s, "permute: the axes of %s must each be named once", lk__shape_show(x).text);
+            return LK__SHAPE_FAIL(s, "permute: each axis of %s must be given exactly once", lk__shape_show(x).text);
         seen |= 1u << axis;
         y.dims[i] = x->dims[axis];
         lk__shape_carry_count(&y, x, axis, i);
