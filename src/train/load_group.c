@@ -33,12 +33,11 @@ typedef struct load_job {
 
 static lk_status prepare_load(load_job *j, lk_store *store, uint64_t chunk, int ranks)
 {
-    size_t    exchange = lk__round_up(lk__store_exchange_bytes(ranks), LK__ALIGN), states = 1;
+    size_t    exchange = lk__round_up(lk__store_exchange_bytes(ranks), LK__ALIGN);
+    size_t    tensors = lk__image_entries(store->plan); /* of either file at most */
     lk_status status = lk__saver_init_chunks(&j->saver, store, chunk, 1);
     if (status < 0 || (status = lk__saver_buffer(&j->saver)) < 0) return status;
-    for (size_t i = 0; i < lk_store_count(store); i++) /* more than either file has */
-        states += LK_STATE_PART_COUNT + store->plan->graph->states[i].aliases_count;
-    j->memory_bytes = exchange + (size_t)ranks * sizeof *j->lists + (states + (size_t)ranks) * sizeof *j->ranges;
+    j->memory_bytes = exchange + (size_t)ranks * sizeof *j->lists + (tensors + (size_t)ranks) * sizeof *j->ranges;
     if (!(j->memory = lk__alloc(store->context, LK_MEMORY_OTHER, j->memory_bytes))) return LK_ENOMEM;
     j->lists = (void *)(j->memory + exchange);
     j->ranges = (void *)(j->lists + ranks);
@@ -63,23 +62,36 @@ static lk_status read_range(lk_context *c, open_file from, uint64_t at, char *ou
     return LK_OK;
 }
 
-/* Whether a file is what the store would write: same names, shapes, types and order. Rank 0. */
+/* LK_END if these bytes of the file differ. */
+static lk_status compare_range(lk_context *c, open_file from, uint64_t at, const char *expected, size_t bytes)
+{
+    char found[4096];
+    while (bytes) {
+        size_t    now = bytes < sizeof found ? bytes : sizeof found;
+        lk_status status = read_range(c, from, at, found, now);
+        if (status < 0) return status;
+        if (memcmp(expected, found, now) != 0) return LK_END;
+        at += now, expected += now, bytes -= now;
+    }
+    return LK_OK;
+}
+
+/* Whether a file is what the store would write: same names, shapes, types and order. Rank 0. Each copy of a part of the
+ * header formats all of it, so parts are as large as a chunk. */
 static lk_status compare_layout(load_job *j, open_file from, int file)
 {
     lk__train_saver *s = &j->saver;
+    lk_status        status = LK_OK;
     struct stat      info;
-    char             expected[4096], found[4096];
     if (lk__image_make(s, file, &j->image) < 0 || fstat(from.fd, &info) != 0 ||
         (uint64_t)info.st_size != j->image.bytes)
         return LK_END;
-    for (uint64_t at = 0; at < j->image.header; at += sizeof expected) {
-        size_t    left = (size_t)(j->image.header - at), bytes = left < sizeof expected ? left : sizeof expected;
-        lk_status status = read_range(s->context, from, at, found, bytes);
-        if (status < 0) return status;
-        if (lk__safetensors_copy(&j->image, at, expected, bytes) < 0 || memcmp(expected, found, bytes) != 0)
-            return LK_END;
+    for (uint64_t at = 0; at < j->image.header && status == LK_OK; at += s->chunk_room) {
+        size_t left = (size_t)(j->image.header - at), bytes = left < s->chunk_room ? left : s->chunk_room;
+        if (lk__safetensors_copy(&j->image, at, s->chunk, bytes) < 0) return LK_END;
+        status = compare_range(s->context, from, at, s->chunk, bytes);
     }
-    return LK_OK;
+    return status;
 }
 
 /* Every reader reads its chunk of a round, and all get of it what they have memory for. */
@@ -122,7 +134,11 @@ static lk_status load_both(load_job *j, const char *directory)
     }
     status = lk__writers_agree(&s->writers, status);
     for (int i = 0; i < 2 && status == LK_OK; i++) { /* both, before either is copied */
-        if (s->writers.rank == 0) status = compare_layout(j, (open_file){paths[i], fds[i]}, i);
+        if (s->writers.rank == 0) {
+            lk__writers_busy_begin(&s->writers, "reading a checkpoint");
+            status = compare_layout(j, (open_file){paths[i], fds[i]}, i);
+            lk__writers_busy_end(&s->writers);
+        }
         status = lk__writers_tell(&s->writers, status, NULL, 0);
     }
     if (status == LK_OK && (status = lk__store_write_begin(s->store)) >= 0) {

@@ -78,6 +78,12 @@ grep -q '"MixtralForCausalLM"' run/config.json && grep -q '"num_local_experts": 
 longer=$(hash_of $small --steps 8)
 resumed=$(hash_of --save run --resume auto --steps 8)
 [ -n "$longer" ] && [ "$longer" = "$resumed" ] || complain "resumed: $resumed, not $longer"
+# and by two ranks, of which each reads many small tensors of a chunk
+many="${small/--hidden 24 --experts 4/--hidden 8 --experts 32} --reproducible"
+longer=$(hash_of $many --steps 3)
+expect 0 "" "$lockstep" train $many -n 2 --steps 1 --save many
+resumed=$(hash_of --save many --resume auto --steps 3 -n 2)
+[ -n "$longer" ] && [ "$longer" = "$resumed" ] || complain "32 experts resumed: $resumed, not $longer"
 expect 0 "" "$lockstep" info run
 expect 0 "" "$lockstep" generate --load run --prompt "All: " --tokens 8 --temperature 0
 mkdir plain && cp -L run/model.safetensors run/config.json run/tokenizer.json run/tokenizer_config.json plain/
