@@ -59,13 +59,19 @@ size_t lk__checkpoint_list(const char *directory, int64_t *steps, size_t room)
     return count;
 }
 
+static bool is_step(const char *name)
+{
+    int64_t step;
+    return lk__checkpoint_parse(name, &step);
+}
+
 /* Removes what a crash may have left: partly written or removed directories, and links that were not renamed yet. */
 void lk__checkpoint_recover(lk_context *c, const char *directory)
 {
     struct dirent *entry;
     DIR           *dir = opendir(directory);
     if (!dir) return;
-    (void)lk__directory_recover(c, directory, &lk__checkpoint_names);
+    (void)lk__directory_recover(c, directory, &lk__checkpoint_names, is_step);
     while ((entry = readdir(dir))) {
         long pid = strncmp(entry->d_name, ".link.", 6) == 0 ? atol(entry->d_name + 6) : 0;
         if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH && lk__links_is_temporary(dirfd(dir), entry->d_name))

@@ -211,12 +211,14 @@ lk_status lk__directory_create(lk__train_directory *d, lk_context *context, cons
     return LK_OK;
 }
 
-/* Exchanges path and temporary by two renames. On success the old directory is at `aside`. */
+/* Exchanges path and temporary by two renames. On success the old directory is at `aside`, locked where the file system
+ * has locks: recovery by another process then leaves it alone. */
 static lk_status swap_in_two_steps(lk__train_directory *d, char aside[PATH_MAX])
 {
     snprintf(aside, PATH_MAX, "%.*s.old.%ld", PATH_MAX - 32, d->path, (long)getpid());
     int  old = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool moved = old >= 0 && flock(old, LOCK_EX | LOCK_NB) == 0 && rename(d->path, aside) == 0;
+    bool free = old >= 0 && (flock(old, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK);
+    bool moved = free && rename(d->path, aside) == 0;
     if (moved && rename(d->temporary, d->path) == 0) {
         close(old);
         return LK_OK;
@@ -280,6 +282,7 @@ typedef struct recovery {
     int                   parent_fd;
     const char           *parent;
     const lk__file_names *known;
+    bool (*is_own)(const char *name);
 } recovery;
 
 /* Recovers one leftover: entry `name` of the parent, whose final name is its first `base` bytes. */
@@ -295,7 +298,7 @@ static void recover_entry(const recovery *r, const char *name, size_t base, suff
         return;
     snprintf(plain, sizeof plain, "%.*s", (int)base, name);
     if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
-        bool recoverable = find_foreign(full, r->known, foreign) && !foreign[0];
+        bool recoverable = r->is_own(plain) && find_foreign(full, r->known, foreign) && !foreign[0];
         if (recoverable && kind == OLD && faccessat(parent_fd, plain, F_OK, AT_SYMLINK_NOFOLLOW) < 0) {
             if (renameat(parent_fd, name, parent_fd, plain) == 0)
                 lk__log(context, LK_LOG_INFO, "%s/%s: restored after an interrupted save", parent, plain);
@@ -308,12 +311,13 @@ static void recover_entry(const recovery *r, const char *name, size_t base, suff
     close(fd);
 }
 
-lk_status lk__directory_recover(lk_context *context, const char *parent, const lk__file_names *known)
+lk_status lk__directory_recover(lk_context *context, const char *parent, const lk__file_names *known,
+                                bool (*is_own)(const char *name))
 {
     DIR *stream = opendir(parent);
     if (!stream && errno == ENOENT) return LK_OK;
     if (!stream) return lk__fail(context, LK_EIO, "%s: cannot open the directory: %s", parent, strerror(errno));
-    recovery r = {context, dirfd(stream), parent, known};
+    recovery r = {context, dirfd(stream), parent, known, is_own};
     for (struct dirent *entry; (entry = readdir(stream));) {
         size_t base;
         suffix kind = parse_suffix(entry->d_name, &base);

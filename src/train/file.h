@@ -76,9 +76,11 @@ lk_status lk__directory_remove(lk_context *context, const char *path, const lk__
 lk_status lk__directory_prune(lk_context *context, const char *path, const lk__file_names *known);
 
 /* After a crash: removes temporaries in `parent` that no running process writes, and restores a directory that was
- * renamed to NAME.old.PID if no new one took its place. Directories that hold other files than the known ones stay
- * unchanged. Call it before searching for checkpoints. LK_OK if parent does not exist. */
-lk_status lk__directory_recover(lk_context *context, const char *parent, const lk__file_names *known);
+ * renamed to NAME.old.PID if no new one took its place. Directories that hold other files than the known ones, and
+ * those for whose NAME is_own returns false (a user's copy "best.tmp.1"), stay unchanged. Call it before searching for
+ * checkpoints. LK_OK if parent does not exist. */
+lk_status lk__directory_recover(lk_context *context, const char *parent, const lk__file_names *known,
+                                bool (*is_own)(const char *name));
 
 /* The contents of a small text file, with a NUL at the end; free *text with lk__text_free. LK_ENOENT if there is no
  * file, LK_EFORMAT if it is longer than `limit` or contains a NUL. */

@@ -171,6 +171,21 @@ static void a_directory_that_holds_something_else_is_refused(void)
           holds("late/model", "old"));
 }
 
+/* A user's copies have names that no writer would make. */
+static bool is_own(const char *name) { return strncmp(name, "copy", 4) != 0; }
+
+static lk_status recover(const char *name) { return lk__directory_recover(context, in_folder(name), &known, is_own); }
+
+static void copies_that_end_like_temporaries_stay(void)
+{
+    shell("mkdir own && cd own && mkdir copy.tmp.1 copy.old.2 copy copy2.old.3 && for d in *; do echo x > $d/model; "
+          "done%s",
+          "");
+    CHECK(recover("own") == LK_OK);
+    CHECK(holds("own/copy.tmp.1/model", "x\n") && holds("own/copy.old.2/model", "x\n"), "removed");
+    CHECK(holds("own/copy2.old.3/model", "x\n") && !exists("own/copy2"), "renamed");
+}
+
 static void temporaries_of_ended_writers_are_removed_and_others_stay(void)
 {
     shell("mkdir r && cd r && mkdir s.tmp.1 t.tmp.2 u.old.3 v.old.4 v foreign.tmp.5 && echo x > s.tmp.1/model && echo "
@@ -184,7 +199,7 @@ static void temporaries_of_ended_writers_are_removed_and_others_stay(void)
     int directory = open(in_folder("r/live.tmp.6"), O_RDONLY | O_DIRECTORY),
         file = open(in_folder("r/state.tmp.88"), O_RDONLY);
     REQUIRE(directory >= 0 && file >= 0 && flock(directory, LOCK_EX) == 0 && flock(file, LOCK_EX) == 0);
-    CHECK(lk__directory_recover(context, in_folder("r"), &known) == LK_OK);
+    CHECK(recover("r") == LK_OK);
     CHECK(!exists("r/s.tmp.1") && !exists("r/t.tmp.2") && !exists("r/model.tmp.77"), "ended writers");
     CHECK(holds("r/u/model", "saved\n") && !exists("r/u.old.3"), "renamed and not replaced: restored");
     CHECK(holds("r/v/model", "new\n") && !exists("r/v.old.4"), "replaced: removed");
@@ -192,9 +207,9 @@ static void temporaries_of_ended_writers_are_removed_and_others_stay(void)
           "not of a checkpoint");
     CHECK(exists("r/live.tmp.6") && exists("r/state.tmp.88"), "running writers");
     close(directory), close(file);
-    CHECK(lk__directory_recover(context, in_folder("r"), &known) == LK_OK);
+    CHECK(recover("r") == LK_OK);
     CHECK(!exists("r/live.tmp.6") && !exists("r/state.tmp.88"));
-    CHECK(lk__directory_recover(context, in_folder("absent"), &known) == LK_OK);
+    CHECK(recover("absent") == LK_OK);
 }
 
 static void a_kill_at_any_time_leaves_a_complete_directory(void)
@@ -216,7 +231,7 @@ static void a_kill_at_any_time_leaves_a_complete_directory(void)
         kill(child, SIGKILL);
         int result;
         REQUIRE(waitpid(child, &result, 0) == child && WIFSIGNALED(result), "the save failed: %d", result);
-        REQUIRE(lk__directory_recover(context, folder, &known) == LK_OK);
+        REQUIRE(recover("") == LK_OK);
         char  *first;
         size_t length;
         REQUIRE(lk__read_text(context, in_folder("k/model"), 100, &first, &length) == LK_OK, "%s",
@@ -229,11 +244,14 @@ static void a_kill_at_any_time_leaves_a_complete_directory(void)
     shell("test $(ls -d k* | wc -l) = 1 %s", "");
 }
 
-/* Makes RENAME_EXCHANGE fail in this process, as on filesystems without it, such as NFS. */
-static bool forbid_exchange(void)
+/* Makes RENAME_EXCHANGE fail in this process, as on filesystems without it, such as NFS; and locks, too, as on
+ * filesystems without those, such as Lustre with its usual options. */
+static bool forbid_exchange(bool locks_too)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, locks_too ? SYS_flock : ~0u, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_renameat2, 0, 3),
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[4])),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, RENAME_EXCHANGE, 0, 1),
@@ -244,17 +262,18 @@ static bool forbid_exchange(void)
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-static void the_same_holds_without_rename_exchange(void)
+/* In a process of its own, whose filter stays. */
+static void run_without_exchange(bool locks_too)
 {
     pid_t child = fork();
     if (child == 0) {
-        if (!forbid_exchange()) _exit(SKIPPED);
-        shell("mkdir x y && rm -rf d k made_empty%s", "");
+        if (!forbid_exchange(locks_too)) _exit(SKIPPED);
+        shell("mkdir -p x y && rm -rf d k made_empty%s", "");
         bool forbidden = renameat2(AT_FDCWD, in_folder("x"), AT_FDCWD, in_folder("y"), RENAME_EXCHANGE) < 0;
-        int  before = check_failures;
-        CHECK(forbidden);
+        int  before = check_failures, directory = open(in_folder("x"), O_RDONLY | O_DIRECTORY);
+        CHECK(forbidden && (flock(directory, LOCK_EX) == 0) == !locks_too);
         a_directory_is_replaced_as_a_whole();
-        a_kill_at_any_time_leaves_a_complete_directory();
+        if (!locks_too) a_kill_at_any_time_leaves_a_complete_directory();
         _exit(check_failures != before);
     }
     int result;
@@ -264,6 +283,9 @@ static void the_same_holds_without_rename_exchange(void)
     else
         CHECK(WEXITSTATUS(result) == 0);
 }
+
+static void the_same_holds_without_rename_exchange(void) { run_without_exchange(false); }
+static void directories_are_replaced_without_locks(void) { run_without_exchange(true); }
 
 static void directories_are_created_with_their_parents(void)
 {
@@ -288,6 +310,8 @@ int main(void)
     RUN(temporaries_of_ended_writers_are_removed_and_others_stay);
     RUN(a_kill_at_any_time_leaves_a_complete_directory);
     RUN(the_same_holds_without_rename_exchange);
+    RUN(directories_are_replaced_without_locks);
+    RUN(copies_that_end_like_temporaries_stay);
     RUN(directories_are_created_with_their_parents);
     CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == held, "leaks");
     lk_context_free(context);
