@@ -294,19 +294,31 @@ static void *worker_main(void *argument)
 
 static bool is_ready(const lk_loader *l, const slot *s) { return l->assigned > l->consumed && s->ready; }
 
-/* Waits until the slot is ready: false if the deadline passes first. Under the lock. */
-static bool wait_until_ready(lk_loader *l, const slot *s)
+/* Waits at most `ms` milliseconds, up to a second, until the slot is ready. */
+static bool wait_briefly(lk_loader *l, const slot *s, int64_t ms)
 {
     struct timespec deadline;
+    int             error = 0;
     clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += l->config.timeout_ms / 1000;
-    deadline.tv_nsec += l->config.timeout_ms % 1000 * 1000000;
+    deadline.tv_sec += ms / 1000;
+    deadline.tv_nsec += ms % 1000 * 1000000;
     if (deadline.tv_nsec >= 1000000000) {
         deadline.tv_sec++;
         deadline.tv_nsec -= 1000000000;
     }
-    int error = 0;
     while (!is_ready(l, s) && !error) error = pthread_cond_timedwait(&l->done, &l->lock, &deadline);
+    return is_ready(l, s);
+}
+
+/* Waits until the slot is ready: false if the time limit passes first. Under the lock. In intervals, because time in
+ * which the process was stopped, and its workers with it, must count as one of them at most. */
+static bool wait_until_ready(lk_loader *l, const slot *s)
+{
+    int64_t left = l->config.timeout_ms, interval = left < 20000 ? left / 20 + 1 : 1000;
+    while (!is_ready(l, s) && left > 0) {
+        wait_briefly(l, s, left < interval ? left : interval);
+        left -= interval;
+    }
     return is_ready(l, s);
 }
 

@@ -5,8 +5,11 @@
 #define _GNU_SOURCE
 #include "loader_data.h"
 
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef struct source {
     int64_t     bad_sample, bad_label, held_sample;
@@ -158,6 +161,39 @@ static void slow_workers_time_out_and_freeing_stops_them(void)
     lk_dataset_free(d);
 }
 
+/* Reads a batch that takes 0.2 s, with a limit of 2 s; a byte into the pipe says that it begins. */
+static lk_status read_one_batch(int pipe)
+{
+    source           s = {.bad_sample = -1, .bad_label = -1, .held_sample = -1, .sleep_ms = 20};
+    lk_dataset      *d = make_callbacks(&s, 10);
+    lk_loader       *loader;
+    lk_batch         b;
+    lk_loader_config c = LK_LOADER_CONFIG_INIT;
+    c.dataset = d, c.batch = 10, c.workers = 1, c.timeout_ms = 2000;
+    CHECK_OK(context, lk_loader_create(context, &c, &loader));
+    while (atomic_load(&s.calls) < 1) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    CHECK(write(pipe, "", 1) == 1);
+    lk_status status = lk_loader_next(loader, &b);
+    lk_loader_free(loader);
+    lk_dataset_free(d);
+    return status;
+}
+
+static void time_while_the_process_is_stopped_does_not_count(void)
+{
+    int   pipes[2], result;
+    char  byte;
+    pid_t child;
+    CHECK(pipe(pipes) == 0 && (child = fork()) >= 0);
+    if (child == 0) _exit(read_one_batch(pipes[1]) == LK_OK ? 0 : 1);
+    CHECK(read(pipes[0], &byte, 1) == 1 && kill(child, SIGSTOP) == 0);
+    CHECK(waitpid(child, &result, WUNTRACED) == child && WIFSTOPPED(result));
+    nanosleep(&(struct timespec){2, 500000000}, NULL); /* longer than the limit */
+    CHECK(kill(child, SIGCONT) == 0 && waitpid(child, &result, 0) == child);
+    CHECK(WIFEXITED(result) && WEXITSTATUS(result) == 0);
+    close(pipes[0]), close(pipes[1]);
+}
+
 /* Calls lk_loader_next until the source has had so many calls. */
 static void read_calls(lk_loader *loader, source *s, int calls)
 {
@@ -202,6 +238,7 @@ int main(void)
     RUN(callbacks_provide_samples);
     RUN(errors_name_the_sample_and_repeat);
     RUN(slow_workers_time_out_and_freeing_stops_them);
+    RUN(time_while_the_process_is_stopped_does_not_count);
     RUN(workers_that_compute_are_counted_and_those_that_wait_are_not);
     free_context(context);
     return 0;
