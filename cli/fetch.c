@@ -10,8 +10,11 @@ static lk_status fetch_dataset(setup *s, const char *data, const char *url)
     progress    bar = {.what = name};
     lk_dataset *found;
     size_t      length = strcspn(data, ":");
-    lk_status   status = lk_dataset_probe(s->context, data, LK_SPLIT_TRAIN, NULL, &found);
-    if (status >= 0) lk_dataset_free(found);
+    lk_status   status = LK_OK;
+    for (int i = 0; i < 2 && status == LK_OK; i++) { /* an interrupted download may have only one of them */
+        status = lk_dataset_probe(s->context, data, i == 0 ? LK_SPLIT_TRAIN : LK_SPLIT_TEST, NULL, &found);
+        if (status >= 0) lk_dataset_free(found);
+    }
     if (status != LK_ENOENT) return status;
     snprintf(name, sizeof name, "%.*s", (int)length, data);
     status = lk_data_get(s->context, name, data[length] ? data + length + 1 : NULL, url, progress_bytes, &bar);

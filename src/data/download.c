@@ -265,7 +265,7 @@ static lk_status open_part(transfer *t)
     struct stat about, named;
     t->fd = open(t->part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (t->fd < 0) return lk__fail(context, LK_EIO, "cannot write %s: %s", t->part, strerror(errno));
-    if (flock(t->fd, LOCK_EX | LOCK_NB) != 0) {
+    if (flock(t->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) { /* not where there are no locks */
         close(t->fd);
         t->fd = -1;
         return lk__fail(context, LK_EIO, "another process is downloading %s: wait for it, or use another directory",

@@ -31,6 +31,7 @@ typedef struct lk__data_retry {
     int backoff_ms; /* before the second attempt; twice that before the third, … */
     int connect_ms;
     int stall_s; /* an attempt fails after this time with almost no data */
+    int lock_s;  /* so does waiting for another process's download after this time without progress */
 } lk__data_retry;
 
 typedef struct lk__data_download {
@@ -46,6 +47,11 @@ typedef struct lk__data_download {
 
 extern const lk__data_known_set lk__known_sets[];
 extern const int                lk__known_set_count;
+
+/* Waits while another process downloads into the directory, which hosts may share. LK_OK with fd -1, or with a file that
+ * is not locked, where the file system has no locks. LK_ECANCELED; LK_ETIMEOUT. */
+lk_status lk__download_lock(lk__data_download *download, int *fd);
+void      lk__download_unlock(int fd);
 
 /* Downloads url to directory/file->name through a .part file in the same directory, which it resumes. */
 lk_status lk__download_file(lk__data_download *download, const lk__data_known_file *file, const char *url);

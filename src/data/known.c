@@ -65,10 +65,34 @@ static bool make_url(char url[LK__PATH], const char *base, const char *name)
     return lk__path(url, "%.*s/%s", (int)length, base, name);
 }
 
+static lk_status report_unpacked(const lk__data_download *d)
+{
+    if (d->progress) d->progress(d->user, d->total, d->total);
+    return LK_OK;
+}
+
+/* url: of all files, or NULL for the set's own. */
+static lk_status download_and_unpack(lk__data_download *d, const char *url)
+{
+    const lk__data_known_set *set = d->set;
+    lk_status                 status = LK_OK;
+    for (int i = 0; i < set->file_count && status == LK_OK; i++) {
+        char address[LK__PATH];
+        if (!make_url(address, url ? url : set->url, set->files[i].name))
+            return lk__fail(d->context, LK_EINVAL, "the URL %s is longer than %d bytes", url, LK__PATH);
+        status = lk__download_file(d, &set->files[i], address);
+    }
+    if (status < 0 || set->member_count == 0) return status;
+    char archive[LK__PATH];
+    lk__path(archive, "%s/%s", d->directory, set->files[0].name); /* fits: it was just written */
+    if ((status = lk__untar(d->context, archive, set, d->directory)) < 0) return status;
+    unlink(archive);
+    return LK_OK;
+}
+
 lk_status lk__data_get(lk_context *context, const lk__data_known_set *set, const char *directory,
                        const lk__data_transfer *transfer)
 {
-    const char       *url = transfer->url;
     lk__data_curl     curl = {0};
     lk__data_download d = {.context = context,
                            .curl = &curl,
@@ -77,38 +101,28 @@ lk_status lk__data_get(lk_context *context, const lk__data_known_set *set, const
                            .retry = transfer->retry,
                            .progress = transfer->progress,
                            .user = transfer->user};
+    int               lock;
     for (int i = 0; i < set->file_count; i++) d.total += set->files[i].bytes;
-    if (is_unpacked(set, directory)) {
-        if (d.progress) d.progress(d.user, d.total, d.total);
-        return LK_OK;
-    }
+    if (is_unpacked(set, directory)) return report_unpacked(&d);
     lk_status status = lk__make_directories(context, directory);
     if (status < 0) return status;
     if ((status = lk__curl_load(context, &curl)) < 0) return status;
-    for (int i = 0; i < set->file_count && status == LK_OK; i++) {
-        char address[LK__PATH];
-        if (!make_url(address, url ? url : set->url, set->files[i].name)) {
-            status = lk__fail(context, LK_EINVAL, "the URL %s is longer than %d bytes", url, LK__PATH);
-            break;
-        }
-        status = lk__download_file(&d, &set->files[i], address);
+    if ((status = lk__download_lock(&d, &lock)) >= 0) {
+        status = is_unpacked(set, directory) ? report_unpacked(&d) : download_and_unpack(&d, transfer->url);
+        lk__download_unlock(lock);
     }
     lk__curl_unload(&curl);
-    if (status < 0 || set->member_count == 0) return status;
-    char archive[LK__PATH];
-    lk__path(archive, "%s/%s", directory, set->files[0].name); /* fits: it was just written */
-    if ((status = lk__untar(context, archive, set, directory)) < 0) return status;
-    unlink(archive);
-    return LK_OK;
+    return status;
 }
 
 lk_status lk_data_get(lk_context *context, const char *name, const char *directory, const char *url,
                       lk_data_progress progress, void *user)
 {
-    static const lk__data_retry retry = {.attempts = 4, .backoff_ms = 1000, .connect_ms = 15000, .stall_s = 30};
-    char                        usual[LK__PATH];
-    const char                 *names[8];
-    const lk__data_known_set   *set = NULL;
+    static const lk__data_retry retry = {
+        .attempts = 4, .backoff_ms = 1000, .connect_ms = 15000, .stall_s = 30, .lock_s = 600};
+    char                      usual[LK__PATH];
+    const char               *names[8];
+    const lk__data_known_set *set = NULL;
     for (int i = 0; i < lk__known_set_count; i++) {
         names[i] = lk__known_sets[i].name;
         if (name && strcmp(name, names[i]) == 0) set = &lk__known_sets[i];

@@ -77,6 +77,7 @@ static atomic_int     requests;   /* since start_over */
 static atomic_llong   last_range; /* start of the latest request's range; -1: the whole file */
 static atomic_int     active;     /* connections */
 static atomic_int     hold;       /* a stalled response ends when this is 0 */
+static atomic_int     waited;     /* a download has reported progress before its first byte */
 
 static void send_all(int fd, const void *data, size_t bytes)
 {
@@ -212,7 +213,7 @@ static const lk__data_known_file files[] = {
 static const lk__data_known_set all_three = {
     "three", "http://127.0.0.1:1/usual", files, 3, "dataset-three", NULL, NULL, 0, 0};
 static const lk__data_known_set only_large = {"one", "http://127.0.0.1:1/usual", files, 1, NULL, NULL, NULL, 0, 0};
-static const lk__data_retry     retry = {.attempts = 3, .backoff_ms = 1, .connect_ms = 2000, .stall_s = 1};
+static const lk__data_retry     retry = {.attempts = 3, .backoff_ms = 1, .connect_ms = 2000, .stall_s = 1, .lock_s = 1};
 
 static lk_context *context;
 static char        directory[512];
@@ -441,6 +442,37 @@ static void concurrent_downloads_do_not_mix(void)
     CHECK_OK(context, get(&only_large, "good"));
 }
 
+static void *unlock_later(void *argument)
+{
+    int *fd = argument;
+    while (!atomic_load(&waited)) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    close(*fd);
+    return NULL;
+}
+
+static int note_waiting(void *user, int64_t done, int64_t total)
+{
+    (void)user, (void)total;
+    if (done == 0) atomic_store(&waited, 1);
+    return 0;
+}
+
+/* Hosts share a directory: the second one waits for the first. */
+static void another_download_into_the_directory_is_waited_for(void)
+{
+    pthread_t thread;
+    start_over(), make_directory();
+    int fd = open(in_directory(".download.lock"), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    CHECK_FAILS(context, get(&only_large, "good"), LK_ETIMEOUT, "without progress for 1 s");
+    CHECK(!exists("large") && !exists("large.part"));
+    CHECK(pthread_create(&thread, NULL, unlock_later, &fd) == 0);
+    CHECK_OK(context, lk__data_get(context, &only_large, directory,
+                                   &(lk__data_transfer){url_of("good"), retry, note_waiting, NULL}));
+    pthread_join(thread, NULL);
+    check_content("large", LARGE);
+}
+
 static void invalid_directories_are_refused(void)
 {
     start_over();
@@ -638,6 +670,7 @@ int main(void)
     RUN(unreachable_servers_fail_with_advice);
     RUN(the_user_can_stop_and_resume);
     RUN(concurrent_downloads_do_not_mix);
+    RUN(another_download_into_the_directory_is_waited_for);
     RUN(invalid_directories_are_refused);
     RUN(tar_archives_are_unpacked);
     RUN(archives_cannot_write_elsewhere);
