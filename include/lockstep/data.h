@@ -198,9 +198,9 @@ LK_API lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset
 
 LK_API void lk_dataset_free(lk_dataset *dataset); /* NULL is fine; free its loaders first */
 
-LK_API const char     *lk_dataset_name(const lk_dataset *dataset); /* "cifar10", "idx", "arrays", … */
-LK_API int64_t         lk_dataset_count(const lk_dataset *dataset);
-LK_API int             lk_dataset_fields(const lk_dataset *dataset); /* number of fields of a sample */
+LK_API const char *lk_dataset_name(const lk_dataset *dataset); /* "cifar10", "idx", "arrays", … */
+LK_API int64_t     lk_dataset_count(const lk_dataset *dataset);
+LK_API int         lk_dataset_fields(const lk_dataset *dataset); /* number of fields of a sample */
 /* Field i, valid while the data set exists; NULL past the last. */
 LK_API const lk_field *lk_dataset_field(const lk_dataset *dataset, int i);
 LK_API const lk_field *lk_dataset_find(const lk_dataset *dataset, const char *name); /* NULL if it has no such field */
@@ -259,8 +259,8 @@ typedef struct lk_transform {
     int    channels LK_ZERO;
     double mean[LK_MAX_CHANNELS] LK_ZERO;
     double std[LK_MAX_CHANNELS] LK_ZERO; /* above 0 */
-    int    crop_padding LK_ZERO; /* zeros added on each side, before normalising, for a random crop; 0: none */
-    double flip LK_ZERO;      /* probability of a horizontal flip; 0: never */
+    int    crop_padding LK_ZERO;         /* zeros added on each side, before normalising, for a random crop; 0: none */
+    double flip LK_ZERO;                 /* probability of a horizontal flip; 0: never */
     /* Crops a box whose fraction of the image's area and whose aspect ratio (width / height; 0, 0: 3/4 to 4/3) are
      * drawn from these ranges, and resizes it to the image's size, like torchvision's RandomResizedCrop; applied before
      * the crop of crop_padding. 0, 0: none. */

@@ -48,8 +48,8 @@ typedef struct lk__data_download {
 extern const lk__data_known_set lk__known_sets[];
 extern const int                lk__known_set_count;
 
-/* Waits while another process downloads into the directory, which hosts may share. LK_OK with fd -1, or with a file that
- * is not locked, where the file system has no locks. LK_ECANCELED; LK_ETIMEOUT. */
+/* Waits while another process downloads into the directory, which hosts may share. LK_OK with fd -1, or with a file
+ * that is not locked, where the file system has no locks. LK_ECANCELED; LK_ETIMEOUT. */
 lk_status lk__download_lock(lk__data_download *download, int *fd);
 void      lk__download_unlock(int fd);
 

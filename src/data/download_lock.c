@@ -1,5 +1,4 @@
-/* download_lock.c - one process at a time downloads into a directory, which several hosts may share; the others wait for
- * it. */
+/* download_lock.c - one process at a time downloads into a directory, which hosts may share; the others wait. */
 #include "data/download.h"
 #include "data/path.h"
 

@@ -60,7 +60,8 @@ loss without each 'CUDA_VISIBLE_DEVICES=1' --share-device > /dev/null
 [ "$(grep -cF "$advice" without.txt)" = 1 ] || fail "MPS is not recommended once: $(cat without.txt)"
 loss tcp_without each 'CUDA_VISIBLE_DEVICES=1' --share-device --backend tcp > /dev/null
 [ "$(grep -cF "$advice" tcp_without.txt)" = 1 ] || fail "MPS is not recommended over tcp: $(cat tcp_without.txt)"
-"$LOCKSTEP" info | grep -q 'MPS: not running; when ranks share a GPU (--share-device), start it with' || fail "info does not recommend MPS"
+"$LOCKSTEP" info | grep -q 'MPS: not running; when ranks share a GPU (--share-device), start it with' ||
+    fail "info does not recommend MPS"
 mkdir mps
 mkfifo mps/control # as the daemon has it
 loss with each 'CUDA_VISIBLE_DEVICES=1' --share-device > /dev/null

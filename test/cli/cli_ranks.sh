@@ -193,8 +193,8 @@ P
         --threads 1 > got.txt 2>&1 || code=$?
     # After an interrupted download the rest is downloaded: an existing file is compared with the published one first.
     mkdir half && ln -s "$images"/train-* half/
-    "$LOCKSTEP" train -n 2 --model cnn --data "fashion-mnist:$PWD/half" --download "$address" --steps 2 --eval-every -1 \
-        --threads 1 > half.txt 2>&1 && fail "the test set is missing, but: $(cat half.txt)"
+    "$LOCKSTEP" train -n 2 --model cnn --data "fashion-mnist:$PWD/half" --download "$address" --steps 2 \
+        --eval-every -1 --threads 1 > half.txt 2>&1 && fail "the test set is missing, but: $(cat half.txt)"
     grep -q 'train-images-idx3-ubyte.gz already exists, but its SHA-256 is' half.txt ||
         fail "the missing test set was not downloaded: $(cat half.txt)"
     kill "$server"; wait "$server" 2> /dev/null || true
