@@ -6,6 +6,7 @@
 #include "host_memory.h"
 #include "memory_advice.h"
 
+#include <fcntl.h>
 #include <lockstep/environment.h>
 #include <lockstep/launch.h>
 #include <sched.h>
@@ -15,19 +16,41 @@
 
 static const char started[] = "LOCKSTEP_STARTED_RANKS"; /* set in the environment of ranks that ranks_start started */
 
-/* This process's own command line; the first entry owns the memory of all. */
+/* The bytes of this process's own command line, and a NUL behind them; NULL: not readable, or no memory. */
+static char *read_command_line(size_t *length)
+{
+    int     fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    char   *text = NULL;
+    size_t  used = 0, room = 0;
+    ssize_t got = fd < 0 ? -1 : 1;
+    while (got > 0) {
+        if (used + 1 >= room) {
+            char *more = realloc(text, room = 2 * room + 4096);
+            if (!more) break;
+            text = more;
+        }
+        got = read(fd, text + used, room - used - 1);
+        if (got > 0) used += (size_t)got;
+    }
+    if (fd >= 0) close(fd);
+    if (got != 0 || used == 0) {
+        free(text);
+        return NULL;
+    }
+    text[used] = 0;
+    *length = used;
+    return text;
+}
+
+/* This process's own arguments, which may contain any byte; the first entry owns the memory of all. */
 static char **own_arguments(void)
 {
-    FILE   *file = fopen("/proc/self/cmdline", "re");
-    char   *text = NULL, **list;
-    size_t  room = 0;
-    ssize_t length = file ? getdelim(&text, &room, EOF, file) : -1;
-    int     count = 0;
-    if (file) fclose(file);
-    if (length <= 0) return NULL;
-    for (ssize_t i = 0; i < length; i++) count += text[i] == 0;
-    list = calloc((size_t)count + 1, sizeof *list);
-    for (ssize_t i = 0, at = 0; list && at < length; at += (ssize_t)strlen(text + at) + 1) list[i++] = text + at;
+    size_t length = 0, count = 0;
+    char  *text = read_command_line(&length), **list;
+    if (!text) return NULL;
+    for (size_t at = 0; at < length; at += strlen(text + at) + 1) count++;
+    list = calloc(count + 1, sizeof *list);
+    for (size_t i = 0, at = 0; list && at < length; at += strlen(text + at) + 1) list[i++] = text + at;
     if (!list) free(text);
     return list;
 }

@@ -39,6 +39,12 @@ if command -v script > /dev/null; then
     script -qec "stty cols 0; '$LOCKSTEP' train -n 2 --model mlp --steps 2 --eval-every -1 --threads 1" /dev/null < \
         /dev/null > tty.txt || fail "a terminal of 0 columns: $(cat tty.txt)"
 fi
+# Arguments reach the ranks byte for byte, also those that are not UTF-8.
+name=$'odd\xff\xfename'
+"$LOCKSTEP" train -n 2 --model mlp --data synthetic --batch 8 --steps 1 --eval-every -1 --threads 1 --save "$name" \
+    > odd.txt 2>&1 || fail "a name that is not UTF-8: $(cat -v odd.txt)"
+folders=(odd*/)
+[ -s "$name/state.json" ] && [ ${#folders[@]} = 1 ] || fail "not saved in the directory named: $(ls -b)"
 # A task of mpirun or srun starts no ranks of its own.
 for size in OMPI_COMM_WORLD_SIZE=2 PMI_SIZE=2 SLURM_STEP_NUM_TASKS=2; do
     status=0
