@@ -158,6 +158,7 @@ void lk__hosts_report_cause(lk__launch_job *job);
 /* ---- watch.c ---- */
 lk_status lk__job_watch(lk__launch_job *job); /* until every child has ended and all their output is queued */
 void      lk__job_stop(lk__launch_job *job, lk__launch_end end_reason);
+void      lk__job_reap(lk__launch_job *job); /* ended children; continues or replaces the reaper, stopped or killed */
 void lk__job_handle_signals(lk__launch_job *job); /* handles pending signals; the second stop request kills at once */
 void lk__job_flush(lk__launch_job *job); /* until the queues are empty, the readers closed or another signal arrives */
 

@@ -253,10 +253,18 @@ void lk__reaper_notify(lk__launch_job *job, pid_t pid, bool alive)
 void lk__reaper_stop(lk__launch_job *job)
 {
     message m = {0, JOB_DONE};
-    if (job->reaper.pid <= 0) return;
-    if (write(job->reaper.pipe, &m, sizeof m) < 0) kill(job->reaper.pid, SIGKILL);
+    pid_t   pid = job->reaper.pid;
+    int     status;
+    if (pid <= 0) return;
+    if (write(job->reaper.pipe, &m, sizeof m) < 0) kill(pid, SIGKILL);
     close(job->reaper.pipe);
-    while (waitpid(job->reaper.pid, NULL, 0) < 0 && errno == EINTR) {}
+    for (;;) {
+        pid_t got = waitpid(pid, &status, WUNTRACED);
+        if (got == pid && WIFSTOPPED(status))
+            kill(pid, SIGCONT); /* stopped, it would not read the message */
+        else if (got == pid || errno != EINTR)
+            break;
+    }
     job->reaper = (lk__launch_reaper){0, -1};
 }
 
@@ -267,12 +275,12 @@ void lk__leftovers_stop(lk__launch_job *job, double grace)
     while (left > 0 && lk__now() < until && !job->killing) {
         pause_for(5);
         lk__job_handle_signals(job);
-        while (waitpid(-1, NULL, WNOHANG) > 0) {} /* orphans are reparented to us; zombies are not leftovers */
+        lk__job_reap(job); /* orphans are reparented to us; zombies are not leftovers */
         left = signal_processes(job, true, 0);
     }
     for (int round = 0; round < 1000 && left > 0; round++) {
         left = signal_processes(job, true, SIGKILL);
-        while (waitpid(-1, NULL, WNOHANG) > 0) {}
+        lk__job_reap(job);
         if (left) pause_for(2);
     }
 }

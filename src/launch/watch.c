@@ -109,7 +109,7 @@ void lk__job_handle_signals(lk__launch_job *job)
 {
     int signal;
     while ((signal = lk__signals_next(job)) != 0) {
-        if (signal == SIGCHLD) continue;         /* the event loop reaps children anyway */
+        if (signal == SIGCHLD) continue; /* the event loop reaps children anyway */
         if (!sigismember(&job->stops, signal)) {
             forward_signal(job, signal);
             continue;
@@ -161,7 +161,7 @@ static void record_end(lk__launch_job *job, lk__launch_child *child, int status,
     child->input = -1;
 }
 
-static void reap_children(lk__launch_job *job)
+void lk__job_reap(lk__launch_job *job)
 {
     int           status;
     struct rusage usage;
@@ -301,7 +301,7 @@ lk_status lk__job_watch(lk__launch_job *job)
         return LK_ENOMEM;
     while (job->alive > 0) {
         poll_once(job, 60.0);
-        reap_children(job);
+        lk__job_reap(job);
         if (job->end_reason == LK__RUNNING && lk__cause_find(job)) lk__job_stop(job, LK__FAILED);
         check_answers(job);
         if (job->end_reason != LK__RUNNING && !job->killing && lk__now() >= job->deadline) end_grace(job);

@@ -97,6 +97,38 @@ kill -KILL $job
 wait $job 2> /dev/null
 alone "after kill -STOP of the reaper, then kill -9 of the launcher"
 
+# It is also continued or replaced once the ranks have ended: while a daemon is waited for, and while the reader is.
+cat > slow.sh <<S
+setsid sh -c 'trap ": > asked" TERM; : > ready; until [ -e go ]; do ./$tag 0.05; done' &
+until [ -e ready ]; do ./$tag 0.05; done
+S
+stop_reaper() { # stop_reaper WHEN: the launcher still ends
+    old=$(reaper_of $job)
+    before=$(switches)
+    kill -STOP "${old:?}"
+    is_handled() { is_stopped "$old" || is_continued; }
+    wait_until 20 is_handled || complain "there is no orphan reaper while $1"
+    : > go
+    wait_for_end 20 $job || { complain "the launcher waits for a reaper stopped while $1"; kill -KILL $job "$old"; }
+    wait $job 2> /dev/null
+    alone "after kill -STOP of the reaper while $1"
+}
+"$LOCKSTEP" run --grace 100 sh slow.sh > out.txt 2>&1 < /dev/null &
+job=$!
+wait_until 30 test -e asked || complain "the daemon got no SIGTERM: $(cat out.txt)"
+old=$(reaper_of $job)
+kill -KILL "$old"
+wait_until 20 is_replaced || complain "the reaper was not replaced while a daemon was waited for"
+stop_reaper "a daemon was waited for"
+rm -f go
+mkfifo pipe
+"$LOCKSTEP" run sh -c "seq 40000; echo \$\$ > ended" > pipe 2> out.txt < /dev/null &
+job=$!
+{ wait_until 60 test -e go && cat > /dev/null; } < pipe &
+has_ended_rank() { [ -s ended ] && ! [ -e "/proc/$(cat ended)" ]; } # all it wrote, 228 kB, is queued
+wait_until 30 has_ended_rank || complain "the rank did not end: $(cat out.txt)"
+stop_reaper "the reader was waited for"
+
 # Stopped ranks are killed, and a successful job's daemons are killed, also those with an empty environment.
 start sh rank.sh
 # shellcheck disable=SC2046 # several
