@@ -158,8 +158,9 @@ void lk__hosts_report_cause(lk__launch_job *job);
 /* ---- watch.c ---- */
 lk_status lk__job_watch(lk__launch_job *job); /* until every child has ended and all their output is queued */
 void      lk__job_stop(lk__launch_job *job, lk__launch_end end_reason);
-void      lk__job_reap(lk__launch_job *job); /* ended children; continues or replaces the reaper, stopped or killed */
-void lk__job_handle_signals(lk__launch_job *job); /* handles pending signals; the second stop request kills at once */
+/* Waits once, at most `limit` seconds: handles signals (the second stop request kills at once), relays output, reaps
+ * children, continues a stopped reaper and replaces a killed one. */
+void lk__job_poll(lk__launch_job *job, double limit);
 void lk__job_flush(lk__launch_job *job); /* until the queues are empty, the readers closed or another signal arrives */
 
 /* ---- signals.c ---- */
@@ -275,7 +276,7 @@ lk_status lk__reaper_start(lk__launch_job *job);
 void      lk__reaper_notify(lk__launch_job *job, pid_t pid, bool alive);
 void      lk__reaper_stop(lk__launch_job *job);
 lk_status lk__bystanders_record(lk__launch_job *job); /* before any process of the job is started */
-/* Stops the remaining processes of a generation: SIGTERM, then SIGKILL after `grace` seconds. */
+/* Stops the remaining processes of a generation, relaying their output: SIGTERM, then SIGKILL after `grace` seconds. */
 void lk__leftovers_stop(lk__launch_job *job, double grace);
 
 /* ---- oom.c ---- */

@@ -18,6 +18,8 @@
 #include <unistd.h>
 
 #define REAPER_NAME "lk-reaper"
+#define SEARCH_SECONDS 0.02 /* between two searches of /proc for processes that ranks have left */
+#define KILL_SECONDS 5.0    /* for those to end after SIGKILL; one that waits for a device may take longer */
 enum { ENDED, STARTED, JOB_DONE, PROCESSES = 16384, MARK = LK__JOB_ID + 16 };
 
 typedef struct message {
@@ -268,19 +270,26 @@ void lk__reaper_stop(lk__launch_job *job)
     job->reaper = (lk__launch_reaper){0, -1};
 }
 
+/* Relays output, since a process that saves its state may print more than a pipe holds, until none of `left` processes
+ * is found, the time is over or, unless they are killed, a second stop request arrives. signal: sent at each search.
+ * Returns how many were found last. */
+static int wait_for_leftovers(lk__launch_job *job, int left, int signal, double until)
+{
+    while (left > 0 && lk__now() < until && (signal == SIGKILL || !job->killing)) {
+        double now, next = lk__now() + SEARCH_SECONDS;
+        while ((now = lk__now()) < next) lk__job_poll(job, next - now);
+        left = signal_processes(job, true, signal);
+    }
+    return left;
+}
+
 void lk__leftovers_stop(lk__launch_job *job, double grace)
 {
-    double until = lk__now() + grace;
-    int    left = signal_processes(job, true, SIGTERM);
-    while (left > 0 && lk__now() < until && !job->killing) {
-        pause_for(5);
-        lk__job_handle_signals(job);
-        lk__job_reap(job); /* orphans are reparented to us; zombies are not leftovers */
-        left = signal_processes(job, true, 0);
-    }
-    for (int round = 0; round < 1000 && left > 0; round++) {
-        left = signal_processes(job, true, SIGKILL);
-        lk__job_reap(job);
-        if (left) pause_for(2);
-    }
+    int left = signal_processes(job, true, SIGTERM);
+    left = wait_for_leftovers(job, left, 0, lk__now() + grace);
+    if (left > 0) left = signal_processes(job, true, SIGKILL);
+    if (left > 0 && !job->killing)
+        lk__job_print(job, "%d process%s that ranks had left did not end within %g s and %s killed", left,
+                      left == 1 ? "" : "es", grace, left == 1 ? "was" : "were");
+    (void)wait_for_leftovers(job, left, SIGKILL, lk__now() + KILL_SECONDS);
 }

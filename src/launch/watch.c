@@ -105,7 +105,8 @@ static void end_grace(lk__launch_job *job)
     job->deadline = lk__now() + waited;
 }
 
-void lk__job_handle_signals(lk__launch_job *job)
+/* Of those that are pending; the second stop request kills at once. */
+static void handle_signals(lk__launch_job *job)
 {
     int signal;
     while ((signal = lk__signals_next(job)) != 0) {
@@ -161,7 +162,8 @@ static void record_end(lk__launch_job *job, lk__launch_child *child, int status,
     child->input = -1;
 }
 
-void lk__job_reap(lk__launch_job *job)
+/* Orphans of ranks too, which are reparented to us: a zombie is not a leftover. */
+static void reap_children(lk__launch_job *job)
 {
     int           status;
     struct rusage usage;
@@ -210,11 +212,10 @@ static bool may_read(const lk__launch_stream *stream) { return stream->fd >= 0 &
 static int wait_milliseconds(const lk__launch_job *job, double limit)
 {
     double wait = limit, now = lk__now();
-    if (job->end_reason != LK__RUNNING && !job->killing && job->deadline - now < wait) wait = job->deadline - now;
-    if (job->answer_by > 0 && job->end_reason == LK__RUNNING && job->answer_by - now < wait)
-        wait = job->answer_by - now;
-    if (job->decide_by > 0 && job->end_reason == LK__RUNNING && job->decide_by - now < wait)
-        wait = job->decide_by - now;
+    bool   running = job->alive > 0 && job->end_reason == LK__RUNNING, stopping = job->alive > 0 && !running;
+    if (stopping && !job->killing && job->deadline - now < wait) wait = job->deadline - now;
+    if (running && job->answer_by > 0 && job->answer_by - now < wait) wait = job->answer_by - now;
+    if (running && job->decide_by > 0 && job->decide_by - now < wait) wait = job->decide_by - now;
     if ((job->out->terminal || job->err->terminal) && job->config->monitor_interval < wait)
         wait = job->config->monitor_interval;
     return wait <= 0 ? 0 : (int)(wait * 1000.0) + 1;
@@ -246,7 +247,7 @@ static void poll_once(lk__launch_job *job, double limit)
     if (poll(job->polls, (nfds_t)count, wait_milliseconds(job, limit)) < 0) return;
 
     int at = 2; /* both sources of signals are read together */
-    lk__job_handle_signals(job);
+    handle_signals(job);
     if (job->part.control >= 0 && job->polls[at++].revents) check_control(job);
     for (int i = 0; i < 2; i++) lk__sink_flush(&job->sinks[i]);
     for (; at < count; at++) {
@@ -260,6 +261,12 @@ static void poll_once(lk__launch_job *job, double limit)
         for (int i = 0; i < 2 * job->count; i++) lk__line_stream_peek(&job->children[i / 2].streams[i % 2]);
     for (int i = 0; i < 2; i++) lk__sink_flush(&job->sinks[i]);
     if (job->out->closed) lk__job_stop(job, LK__OUTPUT_CLOSED);
+}
+
+void lk__job_poll(lk__launch_job *job, double limit)
+{
+    poll_once(job, limit);
+    reap_children(job);
 }
 
 static bool any_stream(const lk__launch_job *job)
@@ -300,8 +307,7 @@ lk_status lk__job_watch(lk__launch_job *job)
     if (lk__grow(job->context, (void **)&job->polls, &job->poll_capacity, most, sizeof *job->polls) < 0)
         return LK_ENOMEM;
     while (job->alive > 0) {
-        poll_once(job, 60.0);
-        lk__job_reap(job);
+        lk__job_poll(job, 60.0);
         if (job->end_reason == LK__RUNNING && lk__cause_find(job)) lk__job_stop(job, LK__FAILED);
         check_answers(job);
         if (job->end_reason != LK__RUNNING && !job->killing && lk__now() >= job->deadline) end_grace(job);
@@ -322,7 +328,7 @@ void lk__job_flush(lk__launch_job *job)
         for (int i = 0; i < 2; i++)
             if (lk__sink_waiting(&job->sinks[i])) polls[2 + i].fd = job->sinks[i].fd;
         poll(polls, 4, 1000);
-        lk__job_handle_signals(job);
+        handle_signals(job);
         for (int i = 0; i < 2; i++) lk__sink_flush(&job->sinks[i]);
     }
 }

@@ -141,7 +141,26 @@ alone "after kill -9 of the launcher with stopped ranks"
     until [ \$(pgrep -fc \"^./$tag 6\${RANK}0[567]\") = 3 ]; do sleep 0.02; done" > out.txt 2>&1 < /dev/null ||
     complain "a job with daemons: $(cat out.txt)"
 [ -z "$(members)" ] || complain "after a successful job: $(members | xargs ps -o pid,args -p)"
+grep -Eq '[0-9]+ processes that ranks had left did not end within 0\.2 s and were killed' out.txt ||
+    complain "does not say that processes were killed: $(cat out.txt)"
 alone "after a successful job"
+
+# A program whose shell ends at SIGTERM is asked to stop as well, and its output is relayed while it saves.
+cat > saves.sh <<S
+trap "seq 40000; : > saved; exit 0" TERM
+: > up.0
+while :; do ./$tag 0.05; done
+S
+echo 'sh saves.sh; echo never' > wrapper.sh
+rm -f up.*
+"$LOCKSTEP" run --grace 20 sh wrapper.sh > out.txt 2>&1 < /dev/null &
+job=$!
+wait_until 30 test -e up.0 || complain "the program in a shell did not start: $(cat out.txt)"
+kill -TERM $job
+wait $job
+[ $? = 143 ] && [ -e saved ] && grep -q '^\[rank 0\] 40000$' out.txt && ! grep -q 'had left' out.txt ||
+    complain "a program in a shell could not save: $(tail -3 out.txt)"
+alone "after SIGTERM to a program in a shell"
 
 # Processes older than the job are not killed, nor their children: a child of the process that became the launcher, also
 # one that is orphaned meanwhile. Tested for a restart, the end of the job, and the reaper.
