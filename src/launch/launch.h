@@ -132,6 +132,7 @@ typedef struct lk__launch_job {
     double                interrupted; /* when the first stop request arrived */
     bool                  killing;
     double                deadline;             /* for SIGKILL */
+    double                killed_at, remind_at; /* of SIGKILL; when to name those that have not ended since */
     double                answer_by;            /* for the answers of remote launchers; 0: all have answered */
     long                  oom_cgroup, oom_host; /* counters when the generation began */
 } lk__launch_job;
@@ -296,8 +297,9 @@ bool lk__cause_find(lk__launch_job *job);
 lk__launch_child *lk__cause_elsewhere(lk__launch_job *job);
 
 /* ---- report.c ---- */
-bool lk__job_user_error(const lk__launch_job *job);        /* with `plain`: a rank ended because of its options */
-void lk__job_report(lk__launch_job *job);                  /* explains on config->err how the generation ended */
+bool lk__job_user_error(const lk__launch_job *job); /* with `plain`: a rank ended because of its options */
+void lk__job_report(lk__launch_job *job);           /* explains on config->err how the generation ended */
+void lk__job_report_unkilled(lk__launch_job *job);  /* names the children that run in spite of SIGKILL, and why */
 void lk__describe_end(int status, char *out, size_t size); /* "exit code 3", "signal 11 (SIGSEGV: …)" */
 
 /* ---- folder.c ---- */

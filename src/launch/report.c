@@ -3,12 +3,15 @@
 #include "comm/flight_recorder.h"
 #include "launch/launch.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { LAST_LINES = 10, VISIBLE_LINES = 5, ERROR_BYTES = 65536, USER_ERROR = 2 }; /* USER_ERROR: an exit code */
 
@@ -330,6 +333,58 @@ static void print_others(lk__launch_job *job)
     if (list_children(job, had_finished, names, sizeof names))
         lk__job_print(job, "%sfinished earlier: %s", lead, names);
 }
+
+/* ---- ranks that do not end ---- */
+
+typedef struct hold {
+    char state;  /* D if a thread has it, else the first thread's; 0: unknown */
+    int  tracer; /* the process that traces a thread; 0: none */
+} hold;
+
+/* From /proc/PID/task/TID/status, in which a newline in the process's name is escaped. */
+static void look_at_thread(int task, const char *id, hold *h)
+{
+    char path[280], text[1024], state;
+    snprintf(path, sizeof path, "%s/status", id);
+    int     fd = openat(task, path, O_RDONLY | O_CLOEXEC), tracer = 0;
+    ssize_t got = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0) close(fd);
+    text[got > 0 ? got : 0] = 0;
+    const char *at = strstr(text, "\nState:"), *traced = strstr(text, "\nTracerPid:");
+    if (at && sscanf(at, " State: %c", &state) == 1 && (!h->state || state == 'D')) h->state = state;
+    if (traced && sscanf(traced, " TracerPid: %d", &tracer) == 1 && tracer > 0) h->tracer = tracer;
+}
+
+/* All threads: the first is a zombie if only another one waits for a device. */
+static hold find_hold(pid_t pid)
+{
+    hold           h = {0, 0};
+    char           path[48];
+    struct dirent *entry;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *directory = opendir(path);
+    while (directory && (entry = readdir(directory)))
+        if (entry->d_name[0] != '.') look_at_thread(dirfd(directory), entry->d_name, &h);
+    if (directory) closedir(directory);
+    return h;
+}
+
+void lk__job_report_unkilled(lk__launch_job *job)
+{
+    for (int i = 0; i < job->count; i++) {
+        const lk__launch_child *child = &job->children[i];
+        char                    debugger[96] = "";
+        if (!child->running) continue;
+        hold h = find_hold(child->pid);
+        if (h.tracer)
+            snprintf(debugger, sizeof debugger, ", held by a debugger (pid %d): detach or end the debugger", h.tracer);
+        lk__job_print(job, "%s (pid %d) has not ended %.0f s after SIGKILL: state %c (%s)%s", child->name,
+                      (int)child->pid, lk__now() - job->killed_at, h.state ? h.state : '?', describe_state(h.state),
+                      debugger);
+    }
+}
+
+/* ---- the end of a generation ---- */
 
 bool lk__job_user_error(const lk__launch_job *job)
 {

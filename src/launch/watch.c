@@ -11,8 +11,17 @@
 
 /* ---- stopping ---- */
 
+/* A process that waits for a device, or that a debugger holds, does not end at SIGKILL: it is named after some time,
+ * and again later. */
+#define REMIND_SECONDS 5.0
+#define REMIND_AGAIN_SECONDS 60.0
+
 static void kill_all(lk__launch_job *job)
 {
+    if (!job->killing) {
+        job->killed_at = lk__now();
+        job->remind_at = job->killed_at + REMIND_SECONDS;
+    }
     job->killing = true;
     for (int i = 0; i < job->count; i++) {
         lk__launch_child *child = &job->children[i];
@@ -213,7 +222,8 @@ static int wait_milliseconds(const lk__launch_job *job, double limit)
 {
     double wait = limit, now = lk__now();
     bool   running = job->alive > 0 && job->end_reason == LK__RUNNING, stopping = job->alive > 0 && !running;
-    if (stopping && !job->killing && job->deadline - now < wait) wait = job->deadline - now;
+    double deadline = job->killing ? job->remind_at : job->deadline;
+    if (stopping && deadline - now < wait) wait = deadline - now;
     if (running && job->answer_by > 0 && job->answer_by - now < wait) wait = job->answer_by - now;
     if (running && job->decide_by > 0 && job->decide_by - now < wait) wait = job->decide_by - now;
     if ((job->out->terminal || job->err->terminal) && job->config->monitor_interval < wait)
@@ -311,6 +321,10 @@ lk_status lk__job_watch(lk__launch_job *job)
         if (job->end_reason == LK__RUNNING && lk__cause_find(job)) lk__job_stop(job, LK__FAILED);
         check_answers(job);
         if (job->end_reason != LK__RUNNING && !job->killing && lk__now() >= job->deadline) end_grace(job);
+        if (job->killing && lk__now() >= job->remind_at) {
+            lk__job_report_unkilled(job);
+            job->remind_at = lk__now() + REMIND_AGAIN_SECONDS;
+        }
     }
     lk__leftovers_stop(job, job->killing ? 0.0 : job->config->grace);
     drain(job);

@@ -136,4 +136,41 @@ kill -USR1 $job; wait $job; got=$?
 [ $got = 138 ] && [ "$(grep -c 'saved$' out.txt)" = 1 ] || complain "SIGUSR1 with exit code 138: $got $(cat out.txt)"
 prints "stopped because of signal 10 \(User defined signal 1\): ranks 0-1"
 ! grep -Eq 'failed|again' out.txt || complain "SIGUSR1 with exit code 138: $(cat out.txt)"
+
+# A rank that does not end at SIGKILL is named, with the reason: here a debugger that does not wait for it.
+cat > tracer.c <<'C'
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ptrace.h>
+#include <unistd.h>
+int main(int count, char **arguments)
+{
+    if (count != 2 || ptrace(PTRACE_SEIZE, atoi(arguments[1]), NULL, NULL) != 0) return 1;
+    puts("holds it");
+    fflush(stdout);
+    pause();
+}
+C
+about="a rank that a debugger holds"
+if "${CC:-cc}" -o tracer tracer.c; then
+    start -n 2 --grace 0.1 sh -c 'echo $$ > pid.$RANK; : > up.$RANK; while :; do sleep 0.1; done'
+    ./tracer "$(cat pid.1)" > held.txt & tracer=$!
+    is_decided() { [ -s held.txt ] || has_ended $tracer; }
+    wait_until 20 is_decided
+    kill -TERM $job
+    if [ -s held.txt ]; then
+        line="rank 1 \(pid $(cat pid.1)\) has not ended .* after SIGKILL: .*debugger \(pid $tracer\)"
+        wait_for_line 30 "$line" out.txt || complain "$about: $(cat out.txt)"
+        ! grep -q 'rank 0 (pid' out.txt || complain "$about: names another one: $(cat out.txt)"
+        is_running $job || complain "$about: the launcher has ended before the rank"
+    else
+        echo "skip: ptrace is not permitted"
+    fi
+    kill -KILL $tracer 2> /dev/null
+    wait $tracer 2> /dev/null
+    wait $job; got=$?
+    [ $got = 143 ] || complain "$about: exit status $got: $(cat out.txt)"
+else
+    echo "skip: no C compiler"
+fi
 exit $wrong
