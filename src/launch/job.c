@@ -237,16 +237,23 @@ static void name_child(lk__launch_job *job, lk__launch_child *child, int local_r
 static lk_status start_in_debugger(lk__launch_job *job, lk__launch_child *child, char *const *environment)
 {
     const lk_launch_config *config = job->config;
-    char                    debugger[LK__LAUNCH_PATH];
-    const char             *argv[1024];
-    int                     count = 0;
-    snprintf(debugger, sizeof debugger, "%s", config->debugger);
-    char *rest = NULL;
-    for (char *word = strtok_r(debugger, " ", &rest); word && count < 64; word = strtok_r(NULL, " ", &rest))
-        argv[count++] = word;
-    for (int i = 0; config->program[i] && count < 1023; i++) argv[count++] = config->program[i];
-    argv[count] = NULL;
-    return lk__child_start(job, child, argv, environment, true);
+    const char             *text = config->debugger ? config->debugger : "";
+    size_t                  bytes = strlen(text) + 1, most = bytes / 2 + 1, count = 0; /* words, and a NULL */
+    while (config->program[count]) count++;
+    most += count;
+    char        *debugger = lk__strdup(job->context, text), *rest = NULL;
+    const char **argv = lk__alloc(job->context, LK_MEMORY_OTHER, most * sizeof *argv);
+    lk_status    status = LK_ENOMEM;
+    if (debugger && argv) {
+        count = 0;
+        for (char *word = strtok_r(debugger, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) argv[count++] = word;
+        for (size_t i = 0; config->program[i]; i++) argv[count++] = config->program[i];
+        argv[count] = NULL;
+        status = lk__child_start(job, child, argv, environment, true);
+    }
+    lk__free(job->context, LK_MEMORY_OTHER, argv, most * sizeof *argv);
+    lk__free(job->context, LK_MEMORY_OTHER, debugger, bytes);
+    return status;
 }
 
 static lk_status start_rank(lk__launch_job *job, lk__launch_child *child)

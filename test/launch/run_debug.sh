@@ -42,6 +42,13 @@ if command -v gdb > /dev/null; then
         /dev/null > out.txt
     grep -q 'exited with code 03' out.txt || grep -q 'ptrace' out.txt || complain "gdb: $(cat -v out.txt)"
 fi
+# No argument is dropped, and nothing of a long debugger's command line.
+cat > many.sh <<'S'
+exec "$LOCKSTEP" run --debug-rank 0 --debugger "env LONG=$(head -c 3000 /dev/zero | tr '\0' x)" \
+    sh -c 'echo "arguments: $#, the last one ${2000}, long: ${#LONG}"' sh $(seq 2000)
+S
+on_terminal "bash many.sh" < /dev/null > out.txt
+grep -q '^arguments: 2000, the last one 2000, long: 3000' out.txt || complain "many arguments: $(cat -v out.txt)"
 "$LOCKSTEP" run -n 2 --debug-rank 1 true < /dev/null > out.txt 2>&1
 [ $? = 2 ] && grep -q 'standard input and output are not a terminal' out.txt ||
     complain "without a terminal: $(cat out.txt)"
