@@ -20,7 +20,7 @@
 #define REAPER_NAME "lk-reaper"
 #define SEARCH_SECONDS 0.02 /* between two searches of /proc for processes that ranks have left */
 #define KILL_SECONDS 5.0    /* for those to end after SIGKILL; one that waits for a device may take longer */
-enum { ENDED, STARTED, JOB_DONE, PROCESSES = 16384, MARK = LK__JOB_ID + 16 };
+enum { ENDED, STARTED, JOB_DONE, MARK = LK__JOB_ID + 16 };
 
 typedef struct message {
     int32_t pid, what;
@@ -72,7 +72,10 @@ typedef struct process {
     unsigned long long start;
 } process;
 
-static process processes[PROCESSES]; /* of the list that is made next; a stack may be too small for it */
+typedef struct process_list {
+    process *list;
+    size_t   count, capacity;
+} process_list;
 
 /* From /proc/PID/stat; the name in it may contain any character, so parsing starts after the last parenthesis. False:
  * unreadable, dead, or a reaper. */
@@ -96,18 +99,35 @@ static bool read_stat(process *p)
            state != 'Z' && state != 'X';
 }
 
-static int list_processes(process *list, int most)
+/* Of those in /proc; false: there are no more. */
+static bool read_next(DIR *directory, process *p)
 {
-    DIR           *directory = opendir("/proc");
     struct dirent *entry;
-    int            count = 0;
-    while (directory && count < most && (entry = readdir(directory))) {
-        process *p = &list[count];
+    while ((entry = readdir(directory))) {
         *p = (process){.pid = isdigit((unsigned char)entry->d_name[0]) ? (pid_t)strtol(entry->d_name, NULL, 10) : 0};
-        if (p->pid > 1 && read_stat(p)) count++;
+        if (p->pid > 1 && read_stat(p)) return true;
+    }
+    return false;
+}
+
+static void free_list(lk_context *context, process_list *all)
+{
+    lk__free(context, LK_MEMORY_OTHER, all->list, all->capacity * sizeof *all->list);
+}
+
+/* Free the list also if this fails. */
+static lk_status list_processes(lk_context *context, process_list *all)
+{
+    DIR      *directory = opendir("/proc");
+    process   p;
+    lk_status status = LK_OK;
+    *all = (process_list){NULL, 0, 0};
+    while (directory && status == LK_OK && read_next(directory, &p)) {
+        status = lk__grow(context, (void **)&all->list, &all->capacity, all->count + 1, sizeof *all->list);
+        if (status == LK_OK) all->list[all->count++] = p;
     }
     if (directory) closedir(directory);
-    return count;
+    return status;
 }
 
 static int by_pid(const void *a, const void *b)
@@ -128,15 +148,16 @@ static bool is_bystander(const lk__launch_job *job, const process *p)
 }
 
 /* Marks our descendants, except the reaper, bystanders and their descendants. Repeats until a pass finds no more. */
-static void mark_descendants(const lk__launch_job *job, process *list, int count)
+static void mark_descendants(const lk__launch_job *job, process_list *all)
 {
-    pid_t self = getpid();
-    qsort(list, (size_t)count, sizeof *list, by_pid);
+    pid_t    self = getpid();
+    process *list = all->list;
+    if (all->count) qsort(list, all->count, sizeof *list, by_pid);
     for (bool more = true; more;) {
         more = false;
-        for (int i = 0; i < count; i++) {
+        for (size_t i = 0; i < all->count; i++) {
             if (list[i].ours || list[i].pid == job->reaper.pid || is_bystander(job, &list[i])) continue;
-            process *parent = bsearch(&(process){.pid = list[i].parent}, list, (size_t)count, sizeof *list, by_pid);
+            process *parent = bsearch(&(process){.pid = list[i].parent}, list, all->count, sizeof *list, by_pid);
             if (list[i].parent == self || (parent && parent->ours)) list[i].ours = more = true;
         }
     }
@@ -144,38 +165,56 @@ static void mark_descendants(const lk__launch_job *job, process *list, int count
 
 lk_status lk__bystanders_record(lk__launch_job *job)
 {
-    siginfo_t about;
-    process  *list = processes;
+    siginfo_t    about;
+    process_list all;
     if (waitid(P_ALL, 0, &about, WEXITED | WNOHANG | WNOWAIT) < 0) return LK_OK; /* no children: the usual case */
-    int count = list_processes(list, PROCESSES);
-    mark_descendants(job, list, count);
-    for (int i = 0; i < count; i++) {
-        size_t at = job->bystander_count;
-        if (!list[i].ours) continue;
-        if (lk__grow(job->context, (void **)&job->bystanders, &job->bystander_capacity, at + 1,
-                     sizeof *job->bystanders) < 0)
-            return LK_ENOMEM;
-        job->bystanders[job->bystander_count++] = (lk__launch_bystander){list[i].pid, list[i].group, list[i].start};
+    lk_status status = list_processes(job->context, &all);
+    if (status == LK_OK) mark_descendants(job, &all);
+    for (size_t i = 0; i < all.count && status == LK_OK; i++) {
+        const process *p = &all.list[i];
+        if (!p->ours) continue;
+        status = lk__grow(job->context, (void **)&job->bystanders, &job->bystander_capacity, job->bystander_count + 1,
+                          sizeof *job->bystanders);
+        if (status == LK_OK)
+            job->bystanders[job->bystander_count++] = (lk__launch_bystander){p->pid, p->group, p->start};
     }
-    return LK_OK;
+    free_list(job->context, &all);
+    return status;
 }
 
-/* Sends signal (0: none) to all processes with the job's id (bystanders are older than it and do not have it) and, if
- * `descendants`, to our descendants; returns their number. */
-static int signal_processes(const lk__launch_job *job, bool descendants, int signal)
+/* Sends signal (0: none) to a process that is ours, or has the job's id (bystanders are older than it and do not have
+ * it); returns whether it is one. */
+static bool signal_process(const lk__launch_job *job, const process *p, int signal)
 {
-    process *list = processes;
-    int      count = list_processes(list, PROCESSES), ours = 0;
-    pid_t    self = getpid();
-    if (descendants) mark_descendants(job, list, count);
-    for (int i = 0; i < count; i++) {
-        if (list[i].pid == self || list[i].pid == job->reaper.pid) continue;
-        if (!list[i].ours && !has_job_id(list[i].pid, job->id)) continue;
-        ours++;
-        if (signal) kill(list[i].pid, signal);
-        if (signal == SIGTERM) kill(list[i].pid, SIGCONT); /* a stopped process would not handle it */
-    }
-    return ours;
+    if (p->pid == getpid() || p->pid == job->reaper.pid) return false;
+    if (!p->ours && !has_job_id(p->pid, job->id)) return false;
+    if (signal) kill(p->pid, signal);
+    if (signal == SIGTERM) kill(p->pid, SIGCONT); /* a stopped process would not handle it */
+    return true;
+}
+
+/* To all processes with the job's id; returns their number. Allocates nothing from the context, whose allocator may not
+ * work in a forked process. */
+static int signal_by_id(const lk__launch_job *job, int signal)
+{
+    DIR    *directory = opendir("/proc");
+    process p;
+    int     found = 0;
+    while (directory && read_next(directory, &p)) found += signal_process(job, &p, signal);
+    if (directory) closedir(directory);
+    return found;
+}
+
+/* To these and our descendants; only to these if memory is exhausted. */
+static int signal_leftovers(const lk__launch_job *job, int signal)
+{
+    process_list all;
+    int          found = 0;
+    lk_status    status = list_processes(job->context, &all);
+    if (status == LK_OK) mark_descendants(job, &all);
+    for (size_t i = 0; i < all.count && status == LK_OK; i++) found += signal_process(job, &all.list[i], signal);
+    free_list(job->context, &all);
+    return status == LK_OK ? found : signal_by_id(job, signal);
 }
 
 /* ---- the reaper process ---- */
@@ -199,7 +238,7 @@ static void update_groups(groups *g, const message *m)
 static void kill_job(const lk__launch_job *job, const groups *g)
 {
     for (int i = 0; i < g->count; i++) kill(-g->list[i], SIGKILL);
-    for (int round = 0; round < 500 && signal_processes(job, false, SIGKILL) > 0; round++) pause_for(2);
+    for (int round = 0; round < 500 && signal_by_id(job, SIGKILL) > 0; round++) pause_for(2);
 }
 
 static void run_reaper(const lk__launch_job *job, int pipe)
@@ -278,16 +317,16 @@ static int wait_for_leftovers(lk__launch_job *job, int left, int signal, double 
     while (left > 0 && lk__now() < until && (signal == SIGKILL || !job->killing)) {
         double now, next = lk__now() + SEARCH_SECONDS;
         while ((now = lk__now()) < next) lk__job_poll(job, next - now);
-        left = signal_processes(job, true, signal);
+        left = signal_leftovers(job, signal);
     }
     return left;
 }
 
 void lk__leftovers_stop(lk__launch_job *job, double grace)
 {
-    int left = signal_processes(job, true, SIGTERM);
+    int left = signal_leftovers(job, SIGTERM);
     left = wait_for_leftovers(job, left, 0, lk__now() + grace);
-    if (left > 0) left = signal_processes(job, true, SIGKILL);
+    if (left > 0) left = signal_leftovers(job, SIGKILL);
     if (left > 0 && !job->killing)
         lk__job_print(job, "%d process%s that ranks had left did not end within %g s and %s killed", left,
                       left == 1 ? "" : "es", grace, left == 1 ? "was" : "were");

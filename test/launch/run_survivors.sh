@@ -145,6 +145,50 @@ grep -Eq '[0-9]+ processes that ranks had left did not end within 0\.2 s and wer
     complain "does not say that processes were killed: $(cat out.txt)"
 alone "after a successful job"
 
+# They are also found behind 20,000 other processes: here this shell, listed so often.
+cat > crowd.c <<'C'
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static DIR *processes;
+static int  left;
+DIR *opendir(const char *path)
+{
+    DIR *opened = ((DIR * (*)(const char *)) dlsym(RTLD_NEXT, "opendir"))(path);
+    if (strcmp(path, "/proc") == 0) processes = opened, left = 20000;
+    return opened;
+}
+struct dirent *readdir(DIR *directory)
+{
+    static struct dirent crowd;
+    if (directory != processes || left == 0)
+        return ((struct dirent * (*)(DIR *)) dlsym(RTLD_NEXT, "readdir"))(directory);
+    left--;
+    snprintf(crowd.d_name, sizeof crowd.d_name, "%s", getenv("CROWD"));
+    return &crowd;
+}
+struct dirent64 *readdir64(DIR *directory) { return (struct dirent64 *)readdir(directory); }
+C
+if [ -z "${LK_SANITIZE:-}" ] && "${CC:-cc}" -shared -fPIC -o crowd.so crowd.c -ldl; then
+    crowded=(env CROWD=$$ LD_PRELOAD="$work/crowd.so" "$LOCKSTEP" run env -u LD_PRELOAD sh -c)
+    "${crowded[@]}" "setsid ./$tag 6301 & exit 0" > out.txt 2>&1 < /dev/null ||
+        complain "a job on a crowded host: $(cat out.txt)"
+    [ -z "$(members)" ] || complain "after a job on a crowded host: $(members | xargs ps -o pid,args -p)"
+    alone "after a job on a crowded host"
+    "${crowded[@]}" "setsid ./$tag 6302 & wait" > out.txt 2>&1 < /dev/null &
+    job=$!
+    runs_daemon() { pgrep -f "^./$tag 6302" > /dev/null; }
+    wait_until 30 runs_daemon || complain "the daemon does not run: $(cat out.txt)"
+    kill -KILL $job
+    wait $job 2> /dev/null
+    alone "after kill -9 of the launcher on a crowded host"
+else
+    echo "skip: no preloaded library"
+fi
+
 # A program whose shell ends at SIGTERM is asked to stop as well, and its output is relayed while it saves.
 cat > saves.sh <<S
 trap "seq 40000; : > saved; exit 0" TERM
