@@ -84,6 +84,9 @@ static void run_rank(const job *j, int rank, int (*function)(int rank, void *use
     setenv("LOCAL_WORLD_SIZE", count, 1);
     setenv("LOCKSTEP_JOB", j->name, 1);
     setenv("LOCKSTEP_TOKEN", j->token, 1);
+    /* The outer job's, where there is one: its launcher would take the numbers of these ranks for its own. */
+    unsetenv("LOCKSTEP_FLIGHT_RECORDER");
+    unsetenv("LOCKSTEP_JOIN_COMMAND");
     int code = function(rank, user);
     fflush(NULL);
     if (code < 0 || code > 255) code = 255; /* the system keeps eight bits: 256 would become 0, success */

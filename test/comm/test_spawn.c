@@ -1,12 +1,13 @@
-/* test_spawn.c - lk_spawn in a process with other settings for its children: SIGCHLD ignored, SA_NOCLDWAIT, a
- * handler. */
-/* ctest: timeout 60, ranks 2 */
+/* test_spawn.c - lk_spawn in a process with other settings for its children (SIGCHLD ignored, SA_NOCLDWAIT, a handler),
+ * and in a rank of `lockstep run`. */
+/* ctest: timeout 60, ranks 3 */
 #define _GNU_SOURCE
 #include "check.h"
 
 #include <errno.h>
-#include <lockstep/comm.h>
+#include <lockstep.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -76,8 +77,52 @@ static void a_status_beyond_eight_bits_is_a_failure(void)
     }
 }
 
-int main(void)
+/* The second of two inner ranks dies or never arrives; its peer waits for it, fails and records why. */
+static int wait_for_inner_rank_1(int rank, void *user)
 {
+    const char       *how = user;
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    lk_comm_config    comm_config = LK_COMM_CONFIG_INIT;
+    lk_context       *context;
+    lk_comm          *comm;
+    config.threads = 1;
+    comm_config.timeout_ms = strcmp(how, "late") == 0 ? 300 : 30000;
+    if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, &comm_config, &comm) < 0) return 9;
+    if (rank == 1 && strcmp(how, "dies") == 0) raise(SIGKILL);
+    if (rank == 1) pause();
+    return lk_comm_barrier(comm, NULL) < 0 ? 4 : 0;
+}
+
+/* A rank of the job below. Rank 1 takes no part in the inner one: it ends when the launcher stops it. */
+static int run_outer_rank(char *how)
+{
+    const char *rank = getenv("RANK");
+    if (!rank || strcmp(rank, "0") != 0) pause();
+    return lk_spawn(2, wait_for_inner_rank_1, how, NULL) < 0 ? 5 : 0;
+}
+
+/* The launcher names its own rank that failed, not the one with the number of an inner rank. */
+static void a_failure_of_inner_ranks_is_one_of_the_rank_that_started_them(void)
+{
+    static const char *const ways[] = {"dies", "late"};
+    for (int i = 0; i < 2; i++) {
+        char command[1024], line[512], printed[8192] = "";
+        snprintf(command, sizeof command, "'%s' run -n 2 '/proc/%d/exe' %s 2>&1", LK_COMMAND, (int)getpid(), ways[i]);
+        FILE *output = popen(command, "r");
+        REQUIRE(output);
+        while (fgets(line, sizeof line, output))
+            if (strlen(printed) + strlen(line) < sizeof printed) strcat(printed, line);
+        int status = pclose(output);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 5 &&
+                  strstr(printed, "lockstep run: rank 0 failed first: exit code 5") && !strstr(printed, "run: rank 1"),
+              "inner rank 1 %s: exit status %x: %s", ways[i], status, printed);
+    }
+}
+
+int main(int count, char **arguments)
+{
+    if (count > 1) return run_outer_rank(arguments[1]);
+    RUN(a_failure_of_inner_ranks_is_one_of_the_rank_that_started_them);
     RUN(spawn_works_with_any_sigchld_action);
     RUN(children_that_are_not_waited_for_are_reaped);
     RUN(a_status_beyond_eight_bits_is_a_failure);
