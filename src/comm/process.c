@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -46,4 +47,12 @@ bool lk__process_gone(int64_t pid)
     lk__process p;
     if (!lk__process_look(pid, &p)) return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
     return lk__process_over(&p);
+}
+
+uint64_t lk__process_namespace(const char *kind)
+{
+    char        path[48];
+    struct stat about;
+    snprintf(path, sizeof path, "/proc/self/ns/%s", kind);
+    return stat(path, &about) == 0 ? about.st_ino : 0;
 }

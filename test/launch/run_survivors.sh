@@ -290,6 +290,19 @@ if unshare -rpf --mount-proc true 2> /dev/null; then
         complain "a launch in another pid namespace: $(cat out.txt)"
     [ "$(ls -d tmp/lockstep-???????????????? | wc -l)" = 3 ] ||
         complain "a launch in another pid namespace removed a running job's folder: $(ls tmp)"
+
+    # Each rank in its own pid namespace: they cannot check each other's processes, so they are ranks of several hosts.
+    as_root=()
+    unshare -pf --mount-proc true 2> /dev/null || as_root=(unshare -r)
+    for here in 2 1; do
+        "${as_root[@]}" "$LOCKSTEP" run -n 2 env LOCAL_WORLD_SIZE=$here unshare -pf --mount-proc \
+            "$LOCKSTEP" train --model mlp --data synthetic:64,count=64 --batch 8 --steps 2 --eval-every -1 \
+            --threads 1 > out.$here 2>&1 < /dev/null
+        echo "exit status $?" >> out.$here
+    done
+    grep -q 'rank 1 of 2 is in another pid namespace (container) than rank 0.*set LOCAL_WORLD_SIZE' out.2 &&
+        grep -q '^exit status 2$' out.2 || complain "ranks of one host in two pid namespaces: $(cat out.2)"
+    grep -q '^exit status 0$' out.1 || complain "pid namespaces as two hosts: $(cat out.1)"
 fi
 kill -KILL $alive
 wait $alive 2> /dev/null

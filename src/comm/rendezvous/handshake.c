@@ -7,6 +7,7 @@
 #include "base/environment.h"
 #include "base/hash.h"
 #include "base/reduce.h"
+#include "comm/process.h"
 #include "comm/rendezvous/local.h"
 
 #include <arpa/inet.h>
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -126,12 +126,6 @@ void lk__token_derive(const char *token, const void *secret, size_t bytes, char 
 
 /* ---- this process ---- */
 
-static unsigned long namespace_number(const char *path)
-{
-    struct stat about;
-    return stat(path, &about) == 0 ? (unsigned long)about.st_ino : 0;
-}
-
 /* Shared memory is passed over a Unix socket, which belongs to a network namespace, and ranks check each other's
  * processes: so ranks count as on one host when boot id, both namespaces and user are the same. LOCKSTEP_HOST_ID
  * separates them further. */
@@ -149,9 +143,9 @@ void lk__endpoint_make(const lk_context *context, lk__rendezvous_endpoint *endpo
         if (fscanf(file, "%39s", boot) != 1) snprintf(boot, sizeof boot, "?");
         fclose(file);
     }
-    snprintf(endpoint->host_id, sizeof endpoint->host_id, "%s:%lu:%lu:%u%s%.20s", boot,
-             namespace_number("/proc/self/ns/net"), namespace_number("/proc/self/ns/pid"), (unsigned)geteuid(),
-             given ? ":" : "", given ? given : "");
+    snprintf(endpoint->host_id, sizeof endpoint->host_id, "%s:%llu:%llu:%u%s%.20s", boot,
+             (unsigned long long)lk__process_namespace("net"), (unsigned long long)lk__process_namespace("pid"),
+             (unsigned)geteuid(), given ? ":" : "", given ? given : "");
 }
 
 /* ---- addresses ---- */

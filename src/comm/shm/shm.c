@@ -48,6 +48,7 @@ static lk__shm_rank_slot *first_slots(const lk__shm_mapping *m)
 static void fill_rank_slot(lk__shm *s)
 {
     cpu_set_t cpus;
+    s->me->pid_namespace = lk__process_namespace("pid");
     s->me->pid = getpid();
     s->me->started = lk__process_started(s->me->pid);
     s->me->home = (int32_t)(s->home - first_slots(s->mapping));
@@ -310,6 +311,20 @@ static void free_state(lk_comm *c)
     lk__shm_drop(c);
 }
 
+/* Ranks of one host check by its pid whether another one is alive. */
+static lk_status check_namespaces(lk_comm *c)
+{
+    const lk__shm *s = c->state;
+    for (int i = 1; i < c->size; i++)
+        if (s->rank_slots[i].pid_namespace != s->rank_slots[0].pid_namespace)
+            return lk__fail(c->context, LK_EINVAL,
+                            "rank %d of %d is in another pid namespace (container) than rank 0, so they count as on "
+                            "different hosts: set LOCAL_WORLD_SIZE to the number of ranks in each container, and, "
+                            "unless lockstep run starts them, MASTER_ADDR, LOCKSTEP_PORT and LOCKSTEP_TOKEN_FILE",
+                            i, c->size);
+    return LK_OK;
+}
+
 static lk_status check_devices(lk_comm *c)
 {
     const lk__shm   *s = c->state;
@@ -326,7 +341,9 @@ static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
 {
     lk_status status = lk__shm_create(c, identity, identity->key, identity->token);
     if (status < 0) return status;
-    if ((status = check_devices(c)) < 0) free_state(c);
+    status = check_namespaces(c);
+    if (status >= 0) status = check_devices(c);
+    if (status < 0) free_state(c);
     return status;
 }
 

@@ -52,7 +52,8 @@ typedef struct lk__shm_rank_slot {
     _Atomic int32_t  busy;                    /* declared long work */
     char             busy_with[64];
     int64_t          pid;
-    uint64_t         started; /* of the process, in ticks since boot: a pid alone may be reused */
+    uint64_t         started;       /* of the process, in ticks since boot: a pid alone may be reused */
+    uint64_t         pid_namespace; /* in which `pid` is this process; 0: unknown, or not written yet */
     uint64_t         cpus[16];
     int32_t          maps;            /* peers may map its device's memory: the transport and the device can */
     _Atomic uint32_t released;        /* pieces of such memory of which the owner has unmapped its peers' parts */

@@ -51,6 +51,7 @@ static int prepare_block(const lk__shm *parent, const lk_comm *c, const int *ran
         lk__shm_rank_slot       *to = &layout.rank_slots[i];
         to->pid = from->pid;
         to->started = from->started;
+        to->pid_namespace = from->pid_namespace;
         to->home = from->home;
         memcpy(to->host, from->host, sizeof to->host);
     }

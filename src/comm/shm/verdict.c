@@ -43,7 +43,8 @@ bool lk__shm_dead(const lk__shm_rank_slot *rank_slot, bool *stopped)
 {
     lk__process process;
     if (stopped) *stopped = false;
-    if (rank_slot->pid == getpid()) return false; /* a thread of this process */
+    if (rank_slot->pid == getpid()) return false;                               /* a thread of this process */
+    if (rank_slot->pid_namespace != lk__process_namespace("pid")) return false; /* that pid is another process here */
     if (!lk__process_look(rank_slot->pid, &process)) return lk__process_gone(rank_slot->pid);
     if (stopped) *stopped = lk__process_stopped(&process);
     return lk__process_over(&process) || (rank_slot->started && process.started != rank_slot->started);
