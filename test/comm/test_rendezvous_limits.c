@@ -248,13 +248,14 @@ static void the_deadline_holds_with_a_full_backlog(void)
     close(fd);
 }
 
-static atomic_bool interrupting;
+static atomic_bool interrupting, slow;
 
 /* Replaces the C library's, and behaves as in older kernels: a signal ends and undoes the call, and only short ones
- * complete between two ticks. */
+ * complete between two ticks; or as on a machine that has to free memory first. */
 int fallocate(int fd, int mode, off_t at, off_t bytes)
 {
     static atomic_int calls;
+    if (slow) usleep(100000);
     if (interrupting && (bytes > 4 << 20 || atomic_fetch_add(&calls, 1) % 3 == 0)) {
         errno = EINTR;
         return -1;
@@ -312,6 +313,48 @@ static void signals_lose_no_bytes_and_no_memory(void)
         _exit(check_result());
     }
     CHECK(wait_for(pid, 90) == 0);
+}
+
+typedef struct sharer {
+    lk__rendezvous_local rendezvous;
+    size_t               bytes;
+    lk_status            status;
+    char                 text[512];
+} sharer;
+
+static void *share_memory(void *argument)
+{
+    sharer           *s = argument;
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    void             *memory;
+    config.threads = 1;
+    REQUIRE(lk_context_create(&config, &s->rendezvous.context) == LK_OK);
+    s->status = lk__rendezvous_share(&s->rendezvous, s->bytes, &memory);
+    snprintf(s->text, sizeof s->text, "%s", lk_context_error(s->rendezvous.context));
+    lk__rendezvous_unmap(memory, s->bytes);
+    lk_context_free(s->rendezvous.context);
+    return NULL;
+}
+
+/* The deadline is for ranks to join: 40 MiB in 20 pieces take 2 s at least, and the ranks wait as long as rank 0 works
+ * on them. */
+static void time_to_allocate_memory_does_not_count_towards_the_deadline(void)
+{
+    sharer    sharers[3];
+    pthread_t threads[3];
+    char      key[32];
+    snprintf(key, sizeof key, "slow-%ld", (long)getpid());
+    slow = true;
+    for (int i = 0; i < 3; i++) {
+        sharers[i] =
+            (sharer){.bytes = 40 << 20, .rendezvous = {.key = key, .token = token, .rank = i, .size = 3, .seconds = 1}};
+        REQUIRE(pthread_create(&threads[i], NULL, share_memory, &sharers[i]) == 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        CHECK(sharers[i].status == LK_OK, "rank %d: %s", i, sharers[i].text);
+    }
+    slow = false;
 }
 
 /* ---- connections on one host ---- */
@@ -411,6 +454,7 @@ int main(void)
     RUN(the_deadline_holds_with_a_silent_rank_0_and_signals);
     RUN(the_deadline_holds_with_a_full_backlog);
     RUN(signals_lose_no_bytes_and_no_memory);
+    RUN(time_to_allocate_memory_does_not_count_towards_the_deadline);
     RUN(log_lines_about_foreign_connections_are_limited);
     RUN(a_rank_that_disconnected_may_join_again);
     CHECK(open_descriptors() == before, "%d descriptors are open, %d were", open_descriptors(), before);

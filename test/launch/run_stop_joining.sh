@@ -47,9 +47,9 @@ ssize_t send(int fd, const void *data, size_t bytes, int flags)
 C
 "${CC:-cc}" -shared -fPIC -O1 -o stop.so stop.c -ldl || { echo "skipped: no preloaded library can be built"; exit 77; }
 
-# For rank 0: 3 to 6 when it joins, 9 to 12 and 14 in the memory of the state and of the gradients; for rank 2: 2 and 4
+# For rank 0: 3 to 8 when it joins, 11 to 16 and 18 in the memory of the state and of the gradients; for rank 2: 2 and 4
 # are its reports that it has mapped memory.
-for stop in '0 4' '0 5' '0 6' '0 8' '0 10' '0 11' '0 14' '2 1' '2 2' '2 3' '2 4'; do
+for stop in '0 4' '0 6' '0 7' '0 8' '0 10' '0 12' '0 14' '0 15' '0 18' '2 1' '2 2' '2 3' '2 4'; do
     read -r rank at <<< "$stop"
     STOP_RANK=$rank STOP_AT=$at LD_PRELOAD=$work/stop.so LOCKSTEP_JOIN_TIMEOUT=1 timeout -s KILL 60 "$LOCKSTEP" train \
         -n 3 --model mlp --data synthetic:64,count=200 \

@@ -48,7 +48,8 @@ typedef struct lk__rendezvous_request {
 
 typedef struct lk__rendezvous_reply {
     char          magic[8];
-    int32_t       status, reserved;
+    int32_t       status;
+    int32_t       preparing; /* 1: all ranks have joined, rank 0 works on their memory, and another reply follows */
     char          text[LK__REPLY_TEXT];
     uint64_t      bytes;             /* of the memory whose descriptor is passed with it */
     unsigned char secret[LK__NONCE]; /* of the group */

@@ -1,6 +1,7 @@
 /* local.c - the rendezvous of one host. Rank 0 listens on an abstract Unix socket, which leaves no file behind. Both
- * sides check the other's user and authenticate by the token (handshake.h). Once all ranks have joined, rank 0 passes
- * the memory's descriptor with its reply. Then
+ * sides check the other's user and authenticate by the token (handshake.h). Once all ranks have joined, rank 0 prepares
+ * the memory; meanwhile it sends replies that say so, so that the others' deadlines begin again. It passes the memory's
+ * descriptor with its last reply. Then
  *
  *     rank → rank 0    one byte: it has mapped the memory
  *     rank 0 → rank    one byte: all ranks have */
@@ -53,11 +54,39 @@ static socklen_t address_of(const char *key, struct sockaddr_storage *address)
 
 /* ---- the memory ---- */
 
+/* Of the memory, on rank 0, while the others wait. */
+typedef struct preparation {
+    const lk__rendezvous_local  *m;
+    const lk__rendezvous_server *server;
+    double                       next; /* when the others are told again */
+} preparation;
+
+/* A rank that does not receive it is reported by wait_mapped. */
+static void send_reply(const preparation *p, lk__rendezvous_reply *reply, int fd)
+{
+    for (int i = 1; i < p->m->size; i++) {
+        lk__rendezvous_pending *connection = lk__server_peer(p->server, i);
+        if (!connection) continue;
+        lk__reply_sign(reply, &connection->request, p->m->token);
+        (void)lk__send_passed(connection->fd, reply, sizeof *reply, fd);
+    }
+}
+
+/* Often enough that no deadline passes, but a rank that is stopped for minutes has room for all of them. */
+static void report_progress(preparation *p)
+{
+    double now = lk__now();
+    if (now < p->next) return;
+    p->next = now + (p->m->seconds < 4 ? p->m->seconds / 4 : 1);
+    send_reply(p, &(lk__rendezvous_reply){.preparing = 1}, -1);
+}
+
 /* In pieces: a signal undoes what one call has allocated, and a periodic timer would interrupt every long call. */
-static bool allocate_pages(int fd, size_t bytes)
+static bool allocate_pages(preparation *p, int fd, size_t bytes)
 {
     for (size_t at = 0, piece; at < bytes; at += piece) {
         piece = bytes - at < PIECE ? bytes - at : PIECE;
+        report_progress(p);
         while (fallocate(fd, 0, (off_t)at, (off_t)piece) != 0)
             if (errno != EINTR) return false;
     }
@@ -84,12 +113,14 @@ static void *map_aligned(int fd, size_t bytes, int flags)
  * gradients here, and on a virtual machine each miss of the translation cache costs a walk through two tables.
  * MADV_COLLAPSE (Linux 6.1) asks for them even where shared memory has none by default, and makes one of what a range
  * has: a byte at least. An older system refuses the first. */
-static void take_huge_pages(int fd, size_t bytes)
+static void take_huge_pages(preparation *p, int fd, size_t bytes)
 {
     char *start = bytes < PIECE ? MAP_FAILED : map_aligned(fd, bytes, 0);
     if (start == MAP_FAILED) return;
-    for (size_t at = 0; at + PIECE <= bytes; at += PIECE)
+    for (size_t at = 0; at + PIECE <= bytes; at += PIECE) {
+        report_progress(p);
         if (fallocate(fd, 0, (off_t)at, 1) != 0 || madvise(start + at, PIECE, MADV_COLLAPSE) != 0) break;
+    }
     munmap(start, bytes);
 }
 
@@ -112,21 +143,23 @@ static bool allows_reserve(size_t bytes)
            space.rlim_cur == RLIM_INFINITY;
 }
 
-static bool make_pages(const lk__rendezvous_local *m, int fd, size_t bytes)
+static bool make_pages(preparation *p, int fd, size_t bytes)
 {
+    const lk__rendezvous_local *m = p->m;
     if (m->reserve && !allows_reserve(bytes + *m->reserve)) *m->reserve = 0;
     if (ftruncate(fd, (off_t)(bytes + reserve_of(m))) != 0) return false;
     place_pages(m, fd, bytes);
-    take_huge_pages(fd, bytes);
-    return allocate_pages(fd, bytes);
+    take_huge_pages(p, fd, bytes);
+    return allocate_pages(p, fd, bytes);
 }
 
-static lk_status make_memory(const lk__rendezvous_local *m, size_t bytes, int *fd)
+static lk_status make_memory(preparation *p, size_t bytes, int *fd)
 {
-    lk_context   *context = m->context;
+    lk_context   *context = p->m->context;
     lk_status     status;
     struct rlimit limit;
     *fd = -1;
+    report_progress(p);
     /* The system would take pages of this size from other processes, or end them, before it refuses one. */
     if (bytes >= CHECKED && (status = lk_context_check_memory(context, "the ranks' shared memory", bytes)) < 0)
         return status;
@@ -138,7 +171,7 @@ static lk_status make_memory(const lk__rendezvous_local *m, size_t bytes, int *f
                         (double)bytes / 1048576, (double)limit.rlim_cur / 1048576);
     *fd = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0) return lk__fail(context, LK_EIO, "cannot create shared memory: %s", lk__comm_reason_of(errno).text);
-    if (!make_pages(m, *fd, bytes))
+    if (!make_pages(p, *fd, bytes))
         status = lk__fail(context, LK_ENOMEM, "out of memory: cannot allocate %.1f MiB of shared memory: %s",
                           (double)bytes / 1048576, strerror(errno));
     else if (fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
@@ -228,18 +261,12 @@ static lk_status listen_on(const lk__rendezvous_local *m, double end, lk__rendez
     }
 }
 
-/* Sends all ranks that joined the memory, or the failure. A rank that does not receive it is reported below. */
-static void reply_to_all(const lk__rendezvous_local *m, const lk__rendezvous_server *server, lk_status status,
-                         size_t bytes, int fd)
+/* Sends all ranks that joined the memory, or the failure. */
+static void reply_to_all(const preparation *p, lk_status status, size_t bytes, int fd)
 {
     lk__rendezvous_reply reply = {.status = status, .bytes = bytes};
-    if (status < 0) snprintf(reply.text, sizeof reply.text, "%s", lk_context_error(m->context));
-    for (int i = 1; i < m->size; i++) {
-        lk__rendezvous_pending *connection = lk__server_peer(server, i);
-        if (!connection) continue;
-        lk__reply_sign(&reply, &connection->request, m->token);
-        (void)lk__send_passed(connection->fd, &reply, sizeof reply, fd);
-    }
+    if (status < 0) snprintf(reply.text, sizeof reply.text, "%s", lk_context_error(p->m->context));
+    send_reply(p, &reply, fd);
 }
 
 /* A connection ended. If that rank died, the group's failure says so; others that cannot map the memory leave the group
@@ -294,6 +321,7 @@ static lk_status share_as_rank_0(const lk__rendezvous_local *m, size_t bytes, vo
     lk__rendezvous_waiting  waiting;
     lk__rendezvous_listener listener = {.fd = -1};
     lk__rendezvous_server   server = {.size = m->size};
+    preparation             p = {.m = m, .server = &server};
     int                     fd = -1;
     lk_status               status = listen_on(m, end, &listener);
     if (status < 0) return status;
@@ -308,10 +336,10 @@ static lk_status share_as_rank_0(const lk__rendezvous_local *m, size_t bytes, vo
     else if (status < 0)
         lk__server_note_failure(&server, m->comm);
     lk__listener_close(&listener); /* before any rank goes on: its next rendezvous must not connect to this one */
-    if (status >= 0) status = make_memory(m, bytes, &fd);
+    if (status >= 0) status = make_memory(&p, bytes, &fd);
     if (status >= 0) status = map_memory(m, fd, bytes, memory);
-    reply_to_all(m, &server, status, bytes, status < 0 ? -1 : fd);
-    if (status >= 0) status = wait_mapped(m, &server, end);
+    reply_to_all(&p, status, bytes, status < 0 ? -1 : fd);
+    if (status >= 0) status = wait_mapped(m, &server, lk__now() + m->seconds);
     if (status < 0) {
         lk__rendezvous_unmap(*memory, bytes + reserve_of(m));
         *memory = NULL;
@@ -376,6 +404,19 @@ static bool dies_soon(long pid)
     return lk__process_gone(pid);
 }
 
+/* Rank 0's last reply to this rank's request. Each one begins the deadline again. */
+static bool receive_reply(const lk__rendezvous_local *m, int fd, const lk__rendezvous_request *request,
+                          lk__rendezvous_reply *reply, int *shared, double *end)
+{
+    bool preparing = true;
+    while (preparing) {
+        if (!lk__read_passed(fd, reply, sizeof *reply, shared, *end)) return false;
+        preparing = lk__reply_verify(reply, request, m->token) == LK__TRUSTED && reply->preparing;
+        *end = lk__now() + m->seconds + 0.5;
+    }
+    return true;
+}
+
 /* One attempt on a connection. RETRY: rank 0 was not ready, or another rendezvous listened; errno gives the reason.
  * *master: the process that sent a valid challenge. */
 static outcome request_memory(const lk__rendezvous_local *m, int fd, const char *where, double end, size_t bytes,
@@ -400,7 +441,7 @@ static outcome request_memory(const lk__rendezvous_local *m, int fd, const char 
     lk__endpoint_make(m->context, &request.endpoint);
     if (!lk__request_sign(&request, &challenge, m->token) || !lk__write_whole(fd, &request, sizeof request, end))
         return RETRY;
-    if (!lk__read_passed(fd, &reply, sizeof reply, &shared, end)) {
+    if (!receive_reply(m, fd, &request, &reply, &shared, &end)) {
         outcome result = outcome_of_read();
         int     why = errno;
         if (shared >= 0) close(shared);
