@@ -4,7 +4,8 @@
  *
  * The write needs no extra wait. It comes after the collective that sums the statistics, which all ranks enter after
  * their last read of the buffer in this micro-batch, and before the last collective of forward and backward, after
- * which they may read it again. Where the graph does not have this order, each rank has its own buffers. */
+ * which they may read it again. Where the graph does not have this order, each rank has its own buffers. So it has in a
+ * pipeline, where the next micro-batch's forward runs before this one's backward. */
 #include "plan/plan.h"
 
 static const lk__graph_node *node_at(const lk_plan *p, size_t i) { return &p->train.graph->nodes[p->train.order[i]]; }
@@ -45,6 +46,14 @@ static bool is_alone(const lk_plan *p, size_t at)
     return true;
 }
 
+/* Whether any stage of a pipeline writes a buffer: the list of a stage has only its own nodes, and all must agree. */
+static bool records_write(const lk_plan *p)
+{
+    for (size_t i = 0; i < p->graph->nodes_count; i++)
+        if (writes(&p->graph->nodes[i])) return true;
+    return false;
+}
+
 void lk__plan_share_buffers(lk_plan *p)
 {
     size_t last_write = 0, last_collective = 0;
@@ -60,6 +69,6 @@ void lk__plan_share_buffers(lk_plan *p)
         last_write = i;
         common &= n->op == LK__OP_batch_norm_apply && is_alone(p, i);
     }
-    p->own_buffers = p->writes_buffers && !common;
-    p->shares_buffers = p->shared && common && (!p->writes_buffers || last_write < last_collective);
+    p->own_buffers = p->pipeline ? records_write(p) : p->writes_buffers && !common;
+    p->shares_buffers = p->shared && common && (!p->writes_buffers || (!p->pipeline && last_write < last_collective));
 }
