@@ -205,13 +205,22 @@ static lk_status start_queued(lk_program *p, const lk__schedule_run *run, size_t
     return lk__collective_queue(p, lk__collective_at(p, run, at), group_of(p, in), &call);
 }
 
+/* Once for each slot; but slots that advance together gather parameters once, however many a rank has. */
+static int count_calls(const lk_program *p, const lk__schedule_run *run, size_t at)
+{
+    const lk__run_list *list = lk__run_slot_list(p, run, 0);
+    const lk_graph     *g = list->planned->graph;
+    int                 sent = g->nodes[list->instructions[at].node].in[0];
+    return g->values[sent].kind == LK__VALUE_UNIT ? 1 : run->slots;
+}
+
 lk_status lk__run_start(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     lk_work **work = run->slots > 1 ? NULL : work_of(lk__collective_at(p, run, at));
     lk_status status = LK_OK;
     (void)next;
     if (p->group.queued) return start_queued(p, run, at);
-    for (int i = 0; i < run->slots && status >= 0; i++) {
+    for (int i = 0, calls = count_calls(p, run, at); i < calls && status >= 0; i++) {
         const lk__run_instruction *in = &lk__run_slot_list(p, run, i)->instructions[at];
         status = start_value(p, in, in->call.in[0].data, in->call.out[0].data, work);
     }
@@ -235,7 +244,7 @@ lk_status lk__run_start_staged(lk_program *p, const lk__schedule_run *run, size_
 {
     lk_status status = LK_OK;
     (void)next;
-    for (int i = 0; i < run->slots && status >= 0; i++)
+    for (int i = 0, calls = count_calls(p, run, at); i < calls && status >= 0; i++)
         status = start_staged(p, &lk__run_slot_list(p, run, i)->instructions[at]);
     return status;
 }
