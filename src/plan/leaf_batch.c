@@ -7,10 +7,16 @@
 
 static bool counted(const lk_graph *g, int v) { return v >= 0 && g->values[v].shape.count_axis >= 0; }
 
-static bool is_gradient(const lk__plan_list *list, int v)
+bool lk__plan_is_gradient(const lk__plan_list *list, int v)
 {
-    for (size_t i = 0; i < list->graph->states_count; i++)
-        if (list->gradients[i] == v) return true;
+    const lk_graph *g = list->graph;
+    for (size_t i = 0; list->gradients && v >= 0 && i < g->states_count; i++) {
+        int at = list->gradients[i];
+        while (at >= 0 && at != v && g->values[at].kind == LK__VALUE_RESULT &&
+               lk__op_shares_memory(g->nodes[g->values[at].node].op))
+            at = g->nodes[g->values[at].node].in[0];
+        if (at == v) return true;
+    }
     return false;
 }
 
@@ -52,10 +58,10 @@ static execution choose_execution(const lk__plan_list *list, const lk__graph_nod
         if (v < 0 || counted(g, v)) continue;
         bool metric = lk__plan_is_number(list, v);
         bool same = lk__node_is_same(g, n, i); /* on every leaf */
-        gradient |= is_gradient(list, v);
-        sums |= !same || is_gradient(list, v); /* which leaves add */
-        bad |= !same && !is_gradient(list, v) && !metric && read_before_update(list, v);
-        bad |= is_gradient(list, v) && read_before_update(list, v);
+        gradient |= lk__plan_is_gradient(list, v);
+        sums |= !same || lk__plan_is_gradient(list, v); /* which leaves add */
+        bad |= !same && !lk__plan_is_gradient(list, v) && !metric && read_before_update(list, v);
+        bad |= lk__plan_is_gradient(list, v) && read_before_update(list, v);
     }
     bool coupled = lk__node_couples_samples(g, n);
     if (coupled && samples && d->runs == LK__RUNS_KERNEL) return UNSUPPORTED;

@@ -158,13 +158,6 @@ static void find_last_uses(memory *m)
             if (list->gradients[i] >= 0) m->last_use[list->gradients[i]] = UNTIL_END;
 }
 
-static bool is_gradient(const lk__plan_list *list, int v)
-{
-    for (size_t i = 0; list->gradients && i < list->graph->states_count; i++)
-        if (list->gradients[i] == v) return true;
-    return false;
-}
-
 /* Where the part of backward with a position begins: between two parts others of the same kind may run. */
 static size_t gradients_begin(const lk__plan_list *list, int position)
 {
@@ -186,8 +179,11 @@ static int in_place_storage(const memory *m, const lk__graph_node *n, int output
         if (!s->arena || s->pool != LK__IN_ACTIVATIONS || s->last != position ||
             !lk__shape_equal(&g->values[n->in[i]].shape, &g->values[v].shape) || s->bytes != bytes)
             continue;
+        /* nor one that is written once, if each leaf adds to its own set of it */
+        if (m->list->by_leaf && lk__plan_is_gradient(m->list, v)) continue;
         /* nor one that is received before backward begins, or written before gradients that are postponed */
-        if ((s->first < (int)gradients_begin(m->list, position) || s->in_flight) && is_gradient(m->list, v)) continue;
+        if ((s->first < (int)gradients_begin(m->list, position) || s->in_flight) && lk__plan_is_gradient(m->list, v))
+            continue;
         bool shared = false; /* another operand in the same bytes would be overwritten while it is read */
         for (int j = 0; j < n->inputs; j++)
             if (j != i && n->in[j] >= 0 && m->storage_of[n->in[j]] == id) shared = true;

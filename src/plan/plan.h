@@ -306,6 +306,9 @@ static inline bool lk__plan_is_number(const lk__plan_list *list, int v)
     return false;
 }
 
+/* Whether v is a gradient of a state, or the value that a gradient is a view of. */
+bool lk__plan_is_gradient(const lk__plan_list *list, int v);
+
 static inline bool lk__plan_by_leaf(const lk__plan_list *list, int node)
 {
     return (size_t)node < list->by_leaf_count && list->by_leaf[node];

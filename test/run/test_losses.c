@@ -13,11 +13,15 @@
 enum { SAMPLES = 22, WIDTH = 3, HIDDEN = 4, CLASSES = 3, OUTPUTS = 2, STEPS = 4 };
 enum {
     A_WEIGHT = CLASSES * HIDDEN,
-    NUMBERS = HIDDEN * WIDTH + HIDDEN + A_WEIGHT + CLASSES + OUTPUTS * HIDDEN + OUTPUTS
+    PRIORS = 6, /* numbers of each of two parameters that no sample uses */
+    NUMBERS = HIDDEN * WIDTH + HIDDEN + A_WEIGHT + CLASSES + OUTPUTS * HIDDEN + OUTPUTS + 2 * PRIORS
 };
 static const double      rate = 0.3, factor_b = 0.5, factor_c = -0.25, factor_penalty = 0.01;
-static const char *const names[] = {"trunk.weight", "trunk.bias", "a.weight", "a.bias", "b.weight", "b.bias"};
-static const int         sizes[] = {HIDDEN * WIDTH, HIDDEN, A_WEIGHT, CLASSES, OUTPUTS *HIDDEN, OUTPUTS};
+static const char *const names[] = {"trunk.weight", "trunk.bias", "a.weight", "a.bias",
+                                    "b.weight",     "b.bias",     "prior",    "shaped"};
+static const int sizes[] = {HIDDEN * WIDTH, HIDDEN, A_WEIGHT, CLASSES, OUTPUTS *HIDDEN, OUTPUTS, PRIORS, PRIORS};
+
+static bool single; /* the model has loss b and the penalty alone */
 
 /* ---- data: head a has labels for the last rows alone, so that a first rank, micro-batch or leaf has none ---- */
 
@@ -40,6 +44,15 @@ static void fill_data(void)
 
 /* ---- the model ---- */
 
+/* Of two parameters that no sample uses, of which one is reshaped first. */
+static lk_tensor record_priors(lk_graph *g)
+{
+    lk_tensor prior = lk_parameter(g, "prior", 1, ((int64_t[]){PRIORS}), .init = LK_INIT_UNIFORM, .a = 0.5);
+    lk_tensor shaped = lk_parameter(g, "shaped", 1, ((int64_t[]){PRIORS}), .init = LK_INIT_UNIFORM, .a = 0.5);
+    shaped = lk_reshape(shaped, 2, ((int64_t[]){2, PRIORS / 2}));
+    return lk_add(lk_sum(lk_mul(prior, prior)), lk_sum(lk_mul(shaped, shaped)));
+}
+
 static lk_tensor record_loss(lk_graph *g, lk_tensor x, lk_tensor label, lk_tensor other, lk_tensor weight,
                              lk_tensor target)
 {
@@ -49,10 +62,11 @@ static lk_tensor record_loss(lk_graph *g, lk_tensor x, lk_tensor label, lk_tenso
     lk_tensor a = lk_f_linear(h, w, b), y = lk_linear(h, "b", OUTPUTS);
     lk_tensor loss_a = lk_cross_entropy(a, label), loss_b = lk_mse(y, target);
     lk_tensor loss_c = lk_cross_entropy(a, other, .weight = weight, .label_smoothing = 0.1);
-    lk_tensor penalty = lk_sum(lk_mul(w, w));
+    lk_tensor penalty = lk_add(lk_sum(lk_mul(w, w)), record_priors(g));
     lk_metric(loss_a, "a");
     lk_metric(loss_b, "b");
     if (lk_tensor_dtype(penalty) != LK_F64) penalty = lk_cast(penalty, LK_F64);
+    if (single) return lk_add(loss_b, lk_scale(penalty, factor_penalty));
     lk_tensor loss = lk_add(lk_add(loss_a, lk_scale(loss_b, factor_b)), lk_scale(penalty, factor_penalty));
     return lk_sub(loss, lk_scale(loss_c, -factor_c));
 }
@@ -71,7 +85,7 @@ static double row_entropy(const double *logits, int label, double smoothing)
 static double oracle_loss(const double *p, int first, int last, double means[3])
 {
     const double *tw = p, *tb = tw + HIDDEN * WIDTH, *aw = tb + HIDDEN, *ab = aw + A_WEIGHT, *bw = ab + CLASSES;
-    const double *bb = bw + OUTPUTS * HIDDEN;
+    const double *bb = bw + OUTPUTS * HIDDEN, *priors = bb + OUTPUTS;
     double        sum[3] = {0}, count[3] = {0}, loss = 0;
     for (int i = first; i < last; i++) {
         double h[HIDDEN], a[CLASSES];
@@ -97,7 +111,8 @@ static double oracle_loss(const double *p, int first, int last, double means[3])
     }
     for (int k = 0; k < 3; k++) means[k] = count[k] != 0 ? sum[k] / count[k] : 0;
     for (int k = 0; k < A_WEIGHT; k++) loss += factor_penalty * aw[k] * aw[k];
-    return loss + means[0] + factor_b * means[1] + factor_c * means[2];
+    for (int k = 0; k < 2 * PRIORS; k++) loss += factor_penalty * priors[k] * priors[k];
+    return single ? loss + means[1] : loss + means[0] + factor_b * means[1] + factor_c * means[2];
 }
 
 typedef struct trained {
@@ -173,7 +188,7 @@ static lk_context *make_context(void)
 
 static void read_numbers(const lk_store *store, lk_dtype type, double *to)
 {
-    for (int i = 0; i < 6; to += sizes[i++]) {
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); to += sizes[i++]) {
         const void *data = state_copy(store, names[i]);
         for (int k = 0; k < sizes[i]; k++)
             to[k] = type == LK_F64 ? ((const double *)data)[k] : (double)((const float *)data)[k];
@@ -331,6 +346,17 @@ static void leaves_give_the_same_bits_at_any_number_of_ranks(void)
     }
 }
 
+/* The gradient of the penalty is the same on every leaf, each of which has its own set of gradients. */
+static void a_penalty_counts_once_whatever_leaves_there_are(void)
+{
+    single = true;
+    uint64_t hash = run_job((job){.world = 1, .leaves = 5, .what = "penalty, leaves"});
+    CHECK(run_job((job){.world = 1, .leaves = 4, .micro_batches = 2, .what = "penalty, micro-batches"}) != 0);
+    for (int world = 2; world <= 3; world++)
+        CHECK(run_job((job){.world = world, .leaves = 5, .what = "penalty, ranks"}) == hash, "%d ranks", world);
+    single = false;
+}
+
 /* ---- the trainer ---- */
 
 typedef struct training {
@@ -456,6 +482,7 @@ int main(void)
     RUN_APART(each_loss_is_divided_by_its_own_weight);
     RUN_APART(ranks_and_micro_batches_change_nothing);
     RUN_APART(leaves_give_the_same_bits_at_any_number_of_ranks);
+    RUN_APART(a_penalty_counts_once_whatever_leaves_there_are);
     RUN_APART(trainers_add_losses);
     return check_result();
 }
