@@ -27,7 +27,7 @@ static inline lk__sample_part lk__sample_part_of(const lk__kernel_operand *x, in
     memset(&s, 0, sizeof s); /* C++ warns of an initializer that does not name every member */
     rows = rows > 1 ? rows : 1;
     s.samples = (x->rank ? x->dims[0] : 1) / rows;
-    bool repeated = x->part && x->part->outer[0] > 1;
+    bool repeated = x->part && x->part->outer[0] >= 1; /* a part of each sample, of which there may be one only */
     for (int i = 1; i < x->rank; i++)
         if (lk__whole_extent(x, i) != x->dims[i]) cut = i;
     for (int i = x->rank - 1; i > cut; i--) step *= x->dims[i];

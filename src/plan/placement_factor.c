@@ -172,8 +172,20 @@ static bool place_operand(const lk_graph *g, int value, const lk__placement_axis
     return s->dims[axis->dim] % (place->outer * c->parts) == 0 && fits_count(s, place);
 }
 
-/* Where a part begins has no meaning with several things side by side: none may be looked up or be random. */
-static bool allows_segments(const lk_graph *g, const lk__graph_node *n)
+/* Whether a rank's part of an operand is several pieces of it, other than one of each sample. */
+static bool has_pieces(const lk_graph *g, const lk__graph_node *n, const lk__placement_node *places)
+{
+    for (int i = 0; i < n->inputs + n->outputs; i++) {
+        int                        v = i < n->inputs ? n->in[i] : n->out[i - n->inputs];
+        const lk__placement_value *place = i < n->inputs ? &places->in[i] : &places->out[i - n->inputs];
+        if (v < 0 || place->kind != LK__PLACE_SPLIT) continue;
+        if (place->segment[0] || (place->outer > 1 && place->dim != g->values[v].shape.count_axis)) return true;
+    }
+    return false;
+}
+
+/* Where a part begins has no meaning for several pieces: in none may be looked up, and none may be random. */
+static bool allows_pieces(const lk_graph *g, const lk__graph_node *n)
 {
     for (int i = 0; i < n->inputs; i++)
         if (n->in[i] >= 0 && g->values[n->in[i]].shape.dtype == LK_I32) return false;
@@ -185,14 +197,13 @@ static bool cut_factor(const lk_graph *g, const lk__graph_node *n, const cut *c,
     const lk__placement_factor *f = c->factor;
     *places = (lk__placement_node){.factor = f->factor, .second = LK__PLACE_NO_FACTOR};
     if (f->coupled || f->extent <= 0 || f->extent % (c->choice->repeat * c->parts)) return false;
-    if (c->choice->segment[0] && !allows_segments(g, n)) return false;
     for (int i = 0; i < n->inputs; i++)
         if (!place_operand(g, n->in[i], &f->in[i], c, &places->in[i])) return false;
     for (int k = 0; k < n->outputs; k++) {
         if (!place_operand(g, n->out[k], &f->out[k], c, &places->out[k])) return false;
         if (f->partial >> k & 1) places->out[k].kind = LK__PLACE_PARTIAL;
     }
-    return true;
+    return allows_pieces(g, n) || !has_pieces(g, n, places);
 }
 
 /* Whether b is the next factor behind a, of which there is nothing left when it is cut: both are cut as one then. */

@@ -6,10 +6,10 @@
 
 enum { HIDDEN = 12 };
 
-typedef enum model { MLP, GPT, LLAMA, PACKED, SLICED } model;
+typedef enum model { MLP, JOINED, GPT, LLAMA, PACKED, SLICED, MERGED } model; /* before GPT: of rows, not of text */
 
 typedef struct setting {
-    const char *name, *mesh;
+    const char *name, *mesh, *tactics;
     model       model;
     int         micro_batches, leaves, stage;
     int         heads, kv_heads; /* 0: 4 and, of llama, 2 */
@@ -25,6 +25,34 @@ static lk_tensor record_mlp(lk_graph *g, int64_t rows, lk_tensor *y)
     lk_tensor h = lk_relu(lk_linear(x, "up", HIDDEN));
     *y = lk_linear(lk_tanh(lk_linear(h, "middle", 2 * HIDDEN)), "down", OUT);
     return lk_mse(*y, t);
+}
+
+/* Each rank has a part of each of the two values that are concatenated. */
+static lk_tensor record_joined(lk_graph *g, const setting *s, int64_t rows, lk_tensor *y)
+{
+    lk_tensor x = lk_input(g, "x", LK_F64, 2, ((int64_t[]){rows, IN}));
+    lk_tensor t = lk_input(g, "t", LK_F64, 2, ((int64_t[]){rows, OUT}));
+    lk_tensor h = lk_gelu(lk_linear(x, "in", 2 * HIDDEN));
+    lk_tensor both[] = {lk_tanh(lk_linear(h, "a", HIDDEN)), lk_gelu(lk_linear(h, "b", HIDDEN))};
+    *y = lk_linear(lk_dropout(lk_concat(both, 2, 1), s->dropout), "out", OUT);
+    return lk_mse(*y, t);
+}
+
+/* Dropout of rows that are the tokens of all samples. */
+static lk_tensor record_merged(lk_graph *g, const setting *s, int64_t rows, lk_tensor *y)
+{
+    lk_tensor tokens = lk_input(g, "tokens", LK_I32, 2, ((int64_t[]){rows, TOKENS}));
+    lk_tensor labels = lk_input(g, "labels", LK_I32, 2, ((int64_t[]){rows, TOKENS}));
+    lk_tensor x = lk_embedding(tokens, "table", VOCABULARY, WIDTH);
+    for (int i = 0; i < 2; i++) {
+        lk_block_begin(x, i ? "second" : "first");
+        lk_tensor h = lk_reshape(lk_layer_norm(x, "norm"), 2, (int64_t[]){-1, WIDTH});
+        h = lk_dropout(lk_linear(lk_gelu(lk_linear(h, "up", 2 * WIDTH)), "down", WIDTH), s->dropout);
+        x = lk_add(x, lk_reshape(h, 3, (int64_t[]){-1, TOKENS, WIDTH}));
+        lk_block_end(x);
+    }
+    *y = x;
+    return lk_cross_entropy(lk_linear(lk_layer_norm(x, "last"), "head", VOCABULARY), labels);
 }
 
 static lk_tensor record_text(lk_graph *g, const setting *s, int64_t rows, lk_tensor *y)
@@ -62,6 +90,18 @@ static lk_tensor record_packed(lk_graph *g, const setting *s, int64_t rows, lk_t
     return lk_cross_entropy(lk_linear(lk_layer_norm(x, "last"), "head", VOCABULARY), labels);
 }
 
+static lk_tensor record(lk_graph *g, const setting *s, int64_t rows, lk_tensor *y)
+{
+    switch (s->model) {
+    case MLP: return record_mlp(g, rows, y);
+    case JOINED: return record_joined(g, s, rows, y);
+    case PACKED:
+    case SLICED: return record_packed(g, s, rows, y);
+    case MERGED: return record_merged(g, s, rows, y);
+    default: return record_text(g, s, rows, y);
+    }
+}
+
 static void make(const rank_test *r, net *n, const void *of, const char *axes)
 {
     const setting *s = of;
@@ -73,14 +113,13 @@ static void make(const rank_test *r, net *n, const void *of, const char *axes)
     config.parallel.leaves = axes ? s->leaves : 0;
     config.no_sequence_parallel = s->whole_sequences;
     config.pieces = s->pieces;
+    config.tactics = axes ? s->tactics : NULL;
     config.parallel.shard_stage = axes ? s->stage : 0;
     int64_t rows = lk_mesh_capacity(n->of.mesh, &config.parallel, BATCH);
     REQUIRE(lk_graph_create(r->context, LK_F64, &n->of.graph) == LK_OK);
-    config.loss = s->model == MLP      ? record_mlp(n->of.graph, rows, &y)
-                  : s->model >= PACKED ? record_packed(n->of.graph, s, rows, &y)
-                                       : record_text(n->of.graph, s, rows, &y);
+    config.loss = record(n->of.graph, s, rows, &y);
     make_training(r, s->name, s->clip, &config, y, n);
-    s->model == MLP ? bind_rows(n) : bind_text(n);
+    s->model < GPT ? bind_rows(n) : bind_text(n);
 }
 
 static void check_setting(rank_test *r)
@@ -170,6 +209,41 @@ static void unequal_widths_side_by_side_are_cut(void)
         {.name = "sliced, 2 over 4", .mesh = "data=2,tensor=4", .model = SLICED, .clip = 0.1},
         {.name = "sliced, shard", .mesh = "shard=2,tensor=2", .model = SLICED, .stage = 3, .clip = 0.1},
         {.name = "packed, shard", .mesh = "shard=2,tensor=4", .model = PACKED, .stage = 2, .clip = 0.1},
+    };
+    run_settings(all, sizeof all / sizeof *all);
+}
+
+/* Where a part begins in the whole says nothing of a part of each of several values side by side. */
+static void what_follows_from_positions_is_not_cut_in_repetitions(void)
+{
+    static const setting all[] = {
+        {.name = "joined, dropout", .mesh = "tensor=2", .model = JOINED, .dropout = 0.3},
+        {.name = "joined, dropout, data", .mesh = "data=2,tensor=2", .model = JOINED, .dropout = 0.3, .clip = 0.1},
+        {.name = "table in 2",
+         .mesh = "tensor=2",
+         .model = GPT,
+         .tactics = "transformer.wte.weight: 0/2@tensor",
+         .dropout = 0.2},
+        {.name = "table in 2, whole sequences",
+         .mesh = "tensor=4",
+         .model = GPT,
+         .tactics = "transformer.wte.weight: 0/2@tensor",
+         .whole_sequences = true},
+        {.name = "head in 3", .mesh = "tensor=2", .model = PACKED, .tactics = "head.weight: out/3@tensor"},
+    };
+    run_settings(all, sizeof all / sizeof *all);
+}
+
+static void merged_rows_are_cut_in_every_sample(void)
+{
+    static const setting all[] = {
+        {.name = "merged", .mesh = "tensor=2", .model = MERGED, .dropout = 0.3},
+        {.name = "merged, a sample each", .mesh = "tensor=2", .model = MERGED, .dropout = 0.3, .micro_batches = BATCH},
+        {.name = "merged, a sample each, data",
+         .mesh = "data=2,tensor=2",
+         .model = MERGED,
+         .dropout = 0.3,
+         .micro_batches = BATCH / 2},
     };
     run_settings(all, sizeof all / sizeof *all);
 }
@@ -314,6 +388,8 @@ int main(void)
     RUN(transformers_train_as_on_one_rank);
     RUN(fewer_heads_of_keys_than_ranks);
     RUN(unequal_widths_side_by_side_are_cut);
+    RUN(what_follows_from_positions_is_not_cut_in_repetitions);
+    RUN(merged_rows_are_cut_in_every_sample);
     RUN(collectives_in_pieces);
     RUN(tensor_and_shard_multiply);
     RUN(replicas_of_a_slice_are_compared);
