@@ -10,7 +10,8 @@ build() { "$CC" -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -I "$SOURCE_D
 data="--data synthetic:3x8x8,count=256 --threads 1 --eval-every -1"
 train() { # train MODEL WORDS…
     # shellcheck disable=SC2086
-    "$LOCKSTEP" train --model "./$1.so" $data --json "${@:2}" 2> err.txt || fail "train $*: exit status $?: $(cat err.txt)"
+    "$LOCKSTEP" train --model "./$1.so" $data --json "${@:2}" 2> err.txt ||
+        fail "train $*: exit status $?: $(cat err.txt)"
 }
 
 # ---- one norm in each stage: the next micro-batch's forward must not read what another rank writes ----
