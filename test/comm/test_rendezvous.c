@@ -236,6 +236,89 @@ static void ranks_of_another_job_are_refused(void)
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank 0 ended with %x", status);
 }
 
+/* ---- jobs that share a range of ports ---- */
+
+/* Sets LOCKSTEP_PORT to a range, and starts a process that is rank 0 of two at its first port: another job, which ends
+ * successfully once its rank 1 joins. */
+static pid_t start_other_job(const char *its_token, int *port)
+{
+    joiner first = {.rank = 0, .world = 2, .address = "127.0.0.1"};
+    char   range[32];
+    *port = free_port(AF_INET);
+    if (*port > 65500) *port -= 64;
+    snprintf(range, sizeof range, "%d-%d", *port, *port + 12);
+    setenv("LOCKSTEP_PORT", range, 1);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(60);
+        setenv("LOCKSTEP_TOKEN", its_token, 1);
+        join_thread(&first);
+        if (first.status < 0) fprintf(stderr, "the other job's rank 0: %s\n", first.text);
+        _exit(first.status == LK_OK && first.sum == 3 ? 0 : 1);
+    }
+    close(connect_to(*port)); /* it listens */
+    return pid;
+}
+
+static void end_other_job(pid_t pid, const char *its_token)
+{
+    joiner rank_1 = {.rank = 1, .world = 2, .address = "127.0.0.1"};
+    int    status = -1;
+    fflush(NULL);
+    pid_t other = fork();
+    if (other == 0) {
+        setenv("LOCKSTEP_TOKEN", its_token, 1);
+        join_thread(&rank_1);
+        _exit(rank_1.status == LK_OK && rank_1.sum == 3 ? 0 : 1);
+    }
+    waitpid(other, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "its rank 1 ended with %x", status);
+    waitpid(pid, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "its rank 0 ended with %x", status);
+    unsetenv("LOCKSTEP_PORT");
+}
+
+static void ranks_pass_over_a_job_with_another_token(void)
+{
+    static const char theirs[] = "fedcba9876543210";
+    int               port;
+    char              where[64];
+    joiner            lost = {.rank = 1, .world = 2, .join_ms = 700, .address = "127.0.0.1"}, two[2];
+    pid_t             pid = start_other_job(theirs, &port);
+    join_thread(&lost); /* its rank 0 is not there */
+    snprintf(where, sizeof where, "the process that listens on 127.0.0.1:%d has another token", port);
+    CHECK(lost.status == LK_ETIMEOUT && strstr(lost.text, "rank 0 of 2 is not reachable") && strstr(lost.text, where),
+          "%s", lost.text);
+    for (int i = 0; i < 2; i++) two[i] = (joiner){.rank = i, .world = 2, .address = "127.0.0.1"};
+    join_all(two, 2);
+    expect_sum(two, 2);
+    end_other_job(pid, theirs);
+}
+
+/* Its ranks would join the first job. */
+static void a_second_job_with_the_same_token_is_refused(void)
+{
+    int    port;
+    char   where[128];
+    joiner second = {.rank = 0, .world = 3, .join_ms = 1500, .address = "127.0.0.1"};
+    pid_t  pid = start_other_job(token, &port);
+    join_thread(&second);
+    snprintf(where, sizeof where, "another job with this token waits for its ranks at 127.0.0.1:%d (process %d ", port,
+             (int)pid);
+    CHECK(second.status == LK_EINVAL && strstr(second.text, where) && strstr(second.text, "LOCKSTEP_PORT"), "%s",
+          second.text);
+    /* Also where an earlier port has become free since the first job began to wait. */
+    char range[32];
+    snprintf(range, sizeof range, "%d-%d", port - 3, port + 12);
+    setenv("LOCKSTEP_PORT", range, 1);
+    join_thread(&second);
+    CHECK(second.status == LK_EINVAL && strstr(second.text, where), "%s", second.text);
+    snprintf(range, sizeof range, "%d-%d", port, port + 12);
+    setenv("LOCKSTEP_PORT", range, 1);
+    end_other_job(pid, token);
+}
+
 static void write_file(const char *path, const char *text, mode_t mode)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
@@ -443,6 +526,8 @@ int main(void)
     RUN(rank_0_logs_which_hosts_are_missing_and_how_to_start_them);
     RUN(the_join_timeout_may_come_from_the_environment);
     RUN(ranks_listen_within_the_range_of_ports);
+    RUN(ranks_pass_over_a_job_with_another_token);
+    RUN(a_second_job_with_the_same_token_is_refused);
     RUN(errors_name_the_address_and_the_answer);
     RUN(missing_ranks_are_named);
     RUN(foreign_connections_are_dropped_without_effect);

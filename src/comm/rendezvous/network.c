@@ -15,8 +15,9 @@
 
 enum { ADDRESSES = 8 };
 
-/* Seconds: for an earlier run to release the port; for one attempt to connect, with several addresses and with one. */
-static const double port_wait = 5, quick_attempt = 1, attempt = 5;
+/* Seconds: for an earlier run to release the port; for one attempt to connect, with several addresses and with one; for
+ * processes at later and at earlier ports of a range to say whether they are rank 0. */
+static const double port_wait = 5, quick_attempt = 1, attempt = 5, quick_question = 0.25, question = 1;
 
 /* The addresses of a host name. */
 typedef struct address_list {
@@ -35,6 +36,7 @@ typedef struct rendezvous {
     lk__rendezvous_endpoint       *endpoints;
     lk__net_mesh                  *mesh;
     address_list                   master, local; /* of rank 0; where this rank listens, if given */
+    char other_job[LK__ADDRESS_TEXT];             /* in the range of ports, with another token; "": none */
 } rendezvous;
 
 static void read_addresses(const struct addrinfo *found, address_list *into)
@@ -107,7 +109,99 @@ static void show_ports(const lk__rendezvous_identity *identity, char *out, size_
         snprintf(out, bytes, "%d-%d", identity->master.first, identity->master.last);
 }
 
+static bool has_range(const rendezvous *m) { return m->identity->master.last > m->identity->master.first; }
+
+static void set_port(struct sockaddr_storage *address, int port)
+{
+    *(address->ss_family == AF_INET6 ? &((struct sockaddr_in6 *)address)->sin6_port
+                                     : &((struct sockaddr_in *)address)->sin_port) = htons((uint16_t)port);
+}
+
+static int connect_until(const struct sockaddr_storage *to, double end)
+{
+    int fd = socket(to->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), why = 0;
+    if (fd < 0) return -1;
+    if (connect(fd, (const struct sockaddr *)to, lk__address_length(to)) != 0) {
+        struct pollfd one = {.fd = fd, .events = POLLOUT};
+        socklen_t     length = sizeof why;
+        why = errno;
+        if (why == EINPROGRESS) {
+            why = ETIMEDOUT;
+            if (lk__poll_until(&one, 1, end) > 0) getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &length);
+        }
+    }
+    if (why) {
+        close(fd);
+        errno = why;
+        return -1;
+    }
+    lk__socket_probe(fd, true); /* others may join minutes later, and rank 0's host may be lost by then */
+    return fd;
+}
+
 /* ---- rank 0 ---- */
+
+/* Asks as rank 0 would join. Only another rank 0 with the same token can sign the reply, a refusal. */
+static lk_status ask_listener(const rendezvous *m, int fd, double end)
+{
+    lk__rendezvous_challenge challenge;
+    lk__rendezvous_request   request = {.purpose = LK__TO_JOIN, .size = m->size};
+    lk__rendezvous_reply     reply;
+    struct sockaddr_storage  there = {0};
+    socklen_t                length = sizeof there;
+    char                     where[LK__ADDRESS_TEXT];
+    lk__endpoint_make(m->context, &request.endpoint);
+    request.endpoint.address = m->listener->address;
+    if (!lk__read_whole(fd, &challenge, sizeof challenge, end) || !lk__challenge_valid(&challenge) ||
+        !lk__request_sign(&request, &challenge, m->identity->token) ||
+        !lk__write_whole(fd, &request, sizeof request, end) || !lk__read_whole(fd, &reply, sizeof reply, end) ||
+        lk__reply_verify(&reply, &request, m->identity->token) != LK__TRUSTED ||
+        getpeername(fd, (struct sockaddr *)&there, &length) != 0)
+        return LK_OK;
+    lk__address_show(&there, where, sizeof where);
+    return lk__fail(m->context, LK_EINVAL,
+                    "another job with this token waits for its ranks at %s (%s): end it, or use another token", where,
+                    reply.text);
+}
+
+/* All ports are asked at the same time, because most that are taken do not answer. */
+static lk_status ask_ports(const rendezvous *m, lk__rendezvous_ports ports, double seconds)
+{
+    if (ports.first > ports.last) return LK_OK;
+    size_t                  bytes = (size_t)(ports.last - ports.first + 1) * sizeof(struct pollfd);
+    struct pollfd          *polls = lk__alloc(m->context, LK_MEMORY_OTHER, bytes);
+    struct sockaddr_storage to = m->listener->bound;
+    double                  end = lk__now() + seconds;
+    lk_status               status = polls ? LK_OK : LK_ENOMEM;
+    int                     count = 0, open;
+    for (int port = ports.first; port <= ports.last && status >= 0; port++) {
+        set_port(&to, port);
+        int fd = connect_until(&to, end);
+        if (fd >= 0) polls[count++] = (struct pollfd){.fd = fd, .events = POLLIN};
+    }
+    for (open = count; open > 0 && status >= 0 && lk__poll_until(polls, (nfds_t)count, end) > 0;)
+        for (int i = 0; i < count && status >= 0; i++) {
+            if (polls[i].fd < 0 || !polls[i].revents) continue;
+            status = ask_listener(m, polls[i].fd, end);
+            close(polls[i].fd);
+            polls[i].fd = -1;
+            open--;
+        }
+    for (int i = 0; i < count; i++)
+        if (polls[i].fd >= 0) close(polls[i].fd);
+    lk__free(m->context, LK_MEMORY_OTHER, polls, bytes);
+    return status;
+}
+
+/* The other ranks try the ports of a range one after the other, and join the first rank 0 with their token: there must
+ * be only one. Of two that ask each other, the one at the earlier port stops waiting first, and answers. */
+static lk_status refuse_second_job(const rendezvous *m)
+{
+    lk__rendezvous_ports range = m->identity->master;
+    int                  own = m->listener->address.port;
+    lk_status            status = ask_ports(m, (lk__rendezvous_ports){own + 1, range.last}, quick_question);
+    return status < 0 ? status : ask_ports(m, (lk__rendezvous_ports){range.first, own - 1}, question);
+}
 
 /* Sends all ranks that joined the endpoints, or the failure. */
 static void reply_to_all(rendezvous *m, const lk__rendezvous_server *server, lk_status status,
@@ -129,16 +223,28 @@ static void reply_to_all(rendezvous *m, const lk__rendezvous_server *server, lk_
     }
 }
 
+/* An earlier run may be about to end: it is given some time to release the port. */
+static lk_status listen_at(rendezvous *m, const struct sockaddr_storage *address)
+{
+    double until = m->begun + port_wait < m->end ? m->begun + port_wait : m->end;
+    for (;;) {
+        lk_status status = lk__listen(m->context, address, m->identity->master, m->listener);
+        bool      taken = status < 0 && errno == EADDRINUSE, second = false;
+        if (status >= 0 && has_range(m)) second = (status = refuse_second_job(m)) < 0;
+        if (second) {
+            lk__listener_close(m->listener);
+            errno = EADDRINUSE;
+        }
+        if ((!taken && !second) || lk__now() >= until) return status;
+        usleep(second ? 200000 : 20000);
+    }
+}
+
 static lk_status open_listener(rendezvous *m)
 {
     lk_status           status = LK_EIO;
-    double              until = m->begun + port_wait;
     const address_list *own = m->local.count ? &m->local : &m->master;
-    if (until > m->end) until = m->end;
-    for (int i = 0; i < own->count && status < 0; i++) do {
-            status = lk__listen(m->context, &own->addresses[i], m->identity->master, m->listener);
-            if (status < 0 && errno == EADDRINUSE && m->identity->master.first) usleep(20000); /* of an earlier run */
-        } while (status < 0 && errno == EADDRINUSE && lk__now() < until);
+    for (int i = 0; i < own->count && status == LK_EIO; i++) status = listen_at(m, &own->addresses[i]);
     if (status < 0)
         return lk__fail_prefix(m->context, status, "rank 0 of %d (%s %s, port %s%s): ", m->size,
                                m->local.count ? "LOCKSTEP_LOCAL_ADDR" : "MASTER_ADDR",
@@ -171,28 +277,6 @@ static lk_status serve_ranks(rendezvous *m)
 }
 
 /* ---- the others ---- */
-
-static int connect_until(const struct sockaddr_storage *to, double end)
-{
-    int fd = socket(to->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), why = 0;
-    if (fd < 0) return -1;
-    if (connect(fd, (const struct sockaddr *)to, lk__address_length(to)) != 0) {
-        struct pollfd one = {.fd = fd, .events = POLLOUT};
-        socklen_t     length = sizeof why;
-        why = errno;
-        if (why == EINPROGRESS) {
-            why = ETIMEDOUT;
-            if (lk__poll_until(&one, 1, end) > 0) getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &length);
-        }
-    }
-    if (why) {
-        close(fd);
-        errno = why;
-        return -1;
-    }
-    lk__socket_probe(fd, true); /* others may join minutes later, and rank 0's host may be lost by then */
-    return fd;
-}
 
 /* Unless LOCKSTEP_LOCAL_ADDR gives another, a rank listens on the interface of its route to rank 0. */
 static lk_status listen_for_ranks(rendezvous *m, int fd)
@@ -245,6 +329,11 @@ static outcome request_endpoints(rendezvous *m, int fd, const char *where, char 
         snprintf(problem, problem_bytes, "something listens there that does not speak rank 0's protocol");
         return RETRY;
     }
+    if (trust == LK__WRONG_TOKEN && has_range(m)) {
+        snprintf(m->other_job, sizeof m->other_job, "%s", where);
+        snprintf(problem, problem_bytes, "wrong token");
+        return RETRY;
+    }
     if ((*status = lk__reply_check(m->context, &reply, trust, &request, where)) < 0) return REFUSED;
     size_t bytes = (size_t)m->size * sizeof *m->endpoints;
     if (!lk__read_whole(fd, m->endpoints, bytes, end) || !lk__read_whole(fd, mac, sizeof mac, end) ||
@@ -271,20 +360,28 @@ static const char *explain_error(int why)
     }
 }
 
+/* The last attempt's, and what another port of the range may have shown before. */
+static void describe_problem(const rendezvous *m, const char *problem, char *out, size_t bytes)
+{
+    int used = snprintf(out, bytes, "%s", problem[0] ? problem : "no answer");
+    if (m->other_job[0])
+        snprintf(out + used, bytes - (size_t)used,
+                 "; the process that listens on %s has another token (LOCKSTEP_TOKEN, or the file LOCKSTEP_TOKEN_FILE)",
+                 m->other_job);
+}
+
 static lk_status join_rank_0(rendezvous *m)
 {
     lk_status  status = LK_OK;
-    char       problem[256] = "", where[LK__ADDRESS_TEXT] = "", ports[32];
+    char       problem[256] = "", why[512] = "no answer", where[LK__ADDRESS_TEXT] = "", ports[32];
     int        attempts = m->master.count * (m->identity->master.last - m->identity->master.first + 1);
     useconds_t pause = 500;
     do {
         for (int i = 0; i < attempts && lk__now() < m->end; i++) {
             struct sockaddr_storage to = m->master.addresses[i % m->master.count];
-            uint16_t                port = htons((uint16_t)(m->identity->master.first + i / m->master.count));
-            *(to.ss_family == AF_INET6 ? &((struct sockaddr_in6 *)&to)->sin6_port
-                                       : &((struct sockaddr_in *)&to)->sin_port) = port;
-            char   at[LK__ADDRESS_TEXT];
-            double soon = lk__now() + (attempts > 1 ? quick_attempt : attempt);
+            char                    at[LK__ADDRESS_TEXT];
+            double                  soon = lk__now() + (attempts > 1 ? quick_attempt : attempt);
+            set_port(&to, m->identity->master.first + i / m->master.count);
             lk__address_show(&to, at, sizeof at);
             int     fd = connect_until(&to, soon < m->end ? soon : m->end);
             outcome result = RETRY;
@@ -300,15 +397,15 @@ static lk_status join_rank_0(rendezvous *m)
             if (result == REFUSED) return status;
             if (result == NO_REPLY) m->end = 0;
         }
-        if (lk__now() < m->end && lk__waiting_due(&m->waiting)) lk__waiting_for_master(&m->waiting, where, problem);
+        describe_problem(m, problem, why, sizeof why);
+        if (lk__now() < m->end && lk__waiting_due(&m->waiting)) lk__waiting_for_master(&m->waiting, where, why);
         usleep(pause);
         if (pause < 20000) pause *= 2;
     } while (lk__now() < m->end);
     show_ports(m->identity, ports, sizeof ports);
     return lk__fail(m->context, LK_ETIMEOUT,
                     "rank 0 of %d is not reachable: rank %d tried %s port %s (%s) for %.1f s, last at %s: %s", m->size,
-                    m->rank, m->identity->address, ports, m->identity->port_from, lk__now() - m->begun, where,
-                    problem[0] ? problem : "no answer");
+                    m->rank, m->identity->address, ports, m->identity->port_from, lk__now() - m->begun, where, why);
 }
 
 lk_status lk__rendezvous_join(lk_comm *c, const lk__rendezvous_identity *identity, lk__rendezvous_listener *listener,

@@ -26,11 +26,11 @@ static void on_accepted(lk__rendezvous_acceptor *acceptor, lk__rendezvous_pendin
     if (connection->request.purpose != server->purpose)
         snprintf(refusal.text, sizeof refusal.text,
                  "rank %d sent a different kind of request before all ranks had joined", rank);
+    else if (rank == 0) /* of another job, which asks before it listens in the same range of ports */
+        snprintf(refusal.text, sizeof refusal.text, "process %ld is already rank 0", (long)getpid());
     else if (connection->request.size != server->size)
         snprintf(refusal.text, sizeof refusal.text, "rank 0 has a world size of %d, but this rank has %d", server->size,
                  connection->request.size);
-    else if (rank == 0)
-        snprintf(refusal.text, sizeof refusal.text, "another process (%ld) is already rank 0", (long)getpid());
     else if (earlier && earlier != connection) /* the same slot: it disconnected and connected again */
         snprintf(refusal.text, sizeof refusal.text, "rank %d has already joined, as process %lld on %.60s", rank,
                  (long long)earlier->request.endpoint.pid, earlier->request.endpoint.host);
