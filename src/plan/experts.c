@@ -224,7 +224,7 @@ static void cut_experts(const experts *x, lk__graph_value *v)
     }
     v->shape.dims[0] /= x->ranks;
     v->part.first[0] = x->own * v->shape.dims[0];
-    v->part.outer[0] = 1;
+    v->part.outer[0] = 0;
 }
 
 static int output_of(const lk_graph *g, int node, int k) { return node < 0 ? -1 : g->nodes[node].out[k]; }

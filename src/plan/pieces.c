@@ -27,7 +27,7 @@ static int add_piece(lk_graph *g, const lk__plan_exchange *e, int v, int piece)
         one.part = (lk__op_part){.rank = one.shape.rank};
         memcpy(one.part.whole, one.shape.dims, sizeof one.part.whole);
     }
-    if (one.part.outer[0] <= 1) one.part.first[0] += first * unit;
+    if (!one.part.outer[0]) one.part.first[0] += first * unit;
     one.shape.dims[0] = (lk__piece_begin(e, piece + 1) - first) * unit;
     one.shape.count_first = first;
     return lk__graph_add_value(g, &one);

@@ -172,24 +172,19 @@ static bool place_operand(const lk_graph *g, int value, const lk__placement_axis
     return s->dims[axis->dim] % (place->outer * c->parts) == 0 && fits_count(s, place);
 }
 
-/* Whether a rank's part of an operand is several pieces of it, other than one of each sample. */
-static bool has_pieces(const lk_graph *g, const lk__graph_node *n, const lk__placement_node *places)
-{
-    for (int i = 0; i < n->inputs + n->outputs; i++) {
-        int                        v = i < n->inputs ? n->in[i] : n->out[i - n->inputs];
-        const lk__placement_value *place = i < n->inputs ? &places->in[i] : &places->out[i - n->inputs];
-        if (v < 0 || place->kind != LK__PLACE_SPLIT) continue;
-        if (place->segment[0] || (place->outer > 1 && place->dim != g->values[v].shape.count_axis)) return true;
-    }
-    return false;
-}
+static bool repeats(const cut *c) { return c->choice->repeat > 1 || c->choice->segment[0]; }
 
-/* Where a part begins has no meaning for several pieces: in none may be looked up, and none may be random. */
-static bool allows_pieces(const lk_graph *g, const lk__graph_node *n)
+/* Kernels know one origin of a part, which says nothing of a part of each of several things side by side, other than
+ * samples: these may not be random, nor what ids look up, which is a factor that the ids do not have. */
+static bool allows_repetitions(const lk_graph *g, const lk__graph_node *n, const lk__placement_factor *f)
 {
-    for (int i = 0; i < n->inputs; i++)
-        if (n->in[i] >= 0 && g->values[n->in[i]].shape.dtype == LK_I32) return false;
-    return !(lk__op_find(n->op)->attributes & LK__HAS(stream));
+    bool random = lk__op_find(n->op)->attributes & LK__HAS(stream);
+    for (int i = 0; i < n->inputs; i++) {
+        const lk__graph_shape *s = n->in[i] >= 0 ? &g->values[n->in[i]].shape : NULL;
+        if (s && s->dtype == LK_I32 && f->in[i].dim < 0) return false;
+        if (s && random && f->in[i].dim >= 0 && f->in[i].dim != s->count_axis) return false;
+    }
+    return true;
 }
 
 static bool cut_factor(const lk_graph *g, const lk__graph_node *n, const cut *c, lk__placement_node *places)
@@ -197,13 +192,14 @@ static bool cut_factor(const lk_graph *g, const lk__graph_node *n, const cut *c,
     const lk__placement_factor *f = c->factor;
     *places = (lk__placement_node){.factor = f->factor, .second = LK__PLACE_NO_FACTOR};
     if (f->coupled || f->extent <= 0 || f->extent % (c->choice->repeat * c->parts)) return false;
+    if (repeats(c) && !allows_repetitions(g, n, f)) return false;
     for (int i = 0; i < n->inputs; i++)
         if (!place_operand(g, n->in[i], &f->in[i], c, &places->in[i])) return false;
     for (int k = 0; k < n->outputs; k++) {
         if (!place_operand(g, n->out[k], &f->out[k], c, &places->out[k])) return false;
         if (f->partial >> k & 1) places->out[k].kind = LK__PLACE_PARTIAL;
     }
-    return allows_pieces(g, n) || !has_pieces(g, n, places);
+    return true;
 }
 
 /* Whether b is the next factor behind a, of which there is nothing left when it is cut: both are cut as one then. */

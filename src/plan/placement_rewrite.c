@@ -71,7 +71,7 @@ static void set_part(const rewriter *r, lk__graph_value *v, const lk__graph_shap
     memcpy(v->part.whole, whole->dims, sizeof v->part.whole);
     v->part.first[dim] =
         g.coordinate * (place->segment[0] ? place->segment[0] / g.extent : v->shape.dims[dim] / place->outer);
-    v->part.outer[dim] = place->outer;
+    v->part.outer[dim] = place->outer > 1 || whole->count_axis == dim ? place->outer : 0;
 }
 
 /* A value as rows, in each of which the ranks' parts follow each other: (rows, part) of one rank, (rows, ranks, part)

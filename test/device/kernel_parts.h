@@ -128,12 +128,12 @@ static inline void *part_memory(size_t bytes)
     return p;
 }
 
-/* A dimension that is cut in each of several repetitions has so many of them. */
+/* A dimension that is cut in each of its repetitions has so many of them; 0: it has none. */
 static inline int64_t part_repetitions(const lk__factors *f, const lk__factor_dim *dim, int factor)
 {
     const lk__factor_product *p = &dim->segment[0];
     int64_t                   outer = 1;
-    if (dim->segments != 1 || !lk__factor_in_dim(dim, factor)) return 1;
+    if (dim->segments != 1 || !lk__factor_in_dim(dim, factor) || p->factor[0] == factor) return 0;
     for (int i = 0; i < p->count && p->factor[i] != factor; i++) outer *= f->factor[p->factor[i]].extent;
     return outer;
 }
@@ -436,7 +436,7 @@ static inline int64_t elements_of_case(const parts_case *k)
 static inline bool is_cut_by_repetitions(const parts_case *k)
 {
     const lk__op_part *part = k->call->in[0].part;
-    return part && part->outer[0] > 1;
+    return part && part->outer[0] > 0;
 }
 
 /* After a case has run: false, with what is wrong. */

@@ -63,6 +63,7 @@ static void dropout_draws_the_numbers_of_the_whole(void)
     dropout_part(4, DIMS(2, 6, 5, 130), DIMS(2, 3, 5, 129), DIMS(0, 3, 0, 1), 1);
     dropout_part(2, DIMS(30, 7), DIMS(12, 7), DIMS(6, 0), 4); /* 3 samples of 10 rows, of which 4 from 6 on */
     dropout_part(2, DIMS(30, 10000), DIMS(15, 9000), DIMS(5, 1000), 5);
+    dropout_part(2, DIMS(10, 7), DIMS(4, 7), DIMS(6, 0), 4); /* one sample */
     dropout_part(2, DIMS(0, 12), DIMS(0, 5), DIMS(0, 7), 1);
 }
 
