@@ -476,13 +476,14 @@ static void permute_moves_every_element(void)
     permute_case(t.real, 6, DIMS(2, 3, 2, 5, 3, 2), (int[]){5, 3, 1, 0, 2, 4});
 }
 
-static void channels_case(int64_t n, int64_t c, int64_t h, int64_t w)
+static void channels_case(lk_dtype type, int64_t n, int64_t c, int64_t h, int64_t w)
 {
     double *want = zeros(n * c * h * w);
     for (int last = 0; last < 2; last++) {
         begin(last ? LK__OP_to_channels_last : LK__OP_to_channels_first);
-        in(t.real, 4, DIMS(n, c, h, w));
-        out(t.real, 4, DIMS(n, c, h, w), NULL);
+        double *x = in(type, 4, DIMS(n, c, h, w));
+        for (int64_t i = 0; i < n * c * h * w; i++) x[i] = (double)(i % 251);
+        out(type, 4, DIMS(n, c, h, w), NULL);
         run_case();
         for (int64_t i = 0; i < n; i++)
             for (int64_t j = 0; j < c; j++)
@@ -551,13 +552,15 @@ static void slice_and_concat_case(int rank, const int64_t *dims, int axis, int64
 
 static void moves_keep_every_element(void)
 {
-    channels_case(2, 3, 5, 7);
-    channels_case(3, 1, 4, 4);
-    channels_case(3, 8, 1, 1);
-    channels_case(0, 3, 4, 4);
-    channels_case(5, 3, 33, 31);
-    channels_case(7, 64, 8, 8);
-    channels_case(1, 130, 19, 17);
+    channels_case(t.real, 2, 3, 5, 7);
+    channels_case(t.real, 3, 1, 4, 4);
+    channels_case(t.real, 3, 8, 1, 1);
+    channels_case(t.real, 0, 3, 4, 4);
+    channels_case(t.real, 5, 3, 33, 31);
+    channels_case(t.real, 7, 64, 8, 8);
+    channels_case(t.real, 1, 130, 19, 17);
+    channels_case(LK_U8, 2, 3, 5, 7); /* what max_pool2d has for its gradient */
+    channels_case(LK_U8, 5, 130, 9, 11);
     slice_and_concat_case(1, DIMS(10), 0, 3, 4);
     slice_and_concat_case(3, DIMS(3, 7, 5), 1, 0, 7);
     slice_and_concat_case(3, DIMS(3, 7, 5), 1, 6, 1);

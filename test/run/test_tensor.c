@@ -6,7 +6,7 @@
 
 enum { HIDDEN = 12 };
 
-typedef enum model { MLP, JOINED, GPT, LLAMA, PACKED, SLICED, MERGED } model; /* before GPT: of rows, not of text */
+typedef enum model { MLP, JOINED, IMAGES, GPT, LLAMA, PACKED, SLICED, MERGED } model; /* from GPT on: of text */
 
 typedef struct setting {
     const char *name, *mesh, *tactics;
@@ -36,6 +36,18 @@ static lk_tensor record_joined(lk_graph *g, const setting *s, int64_t rows, lk_t
     lk_tensor h = lk_matmul(lk_gelu(lk_linear(x, "in", 2 * HIDDEN)), lk_dropout(w, s->dropout));
     lk_tensor both[] = {lk_tanh(lk_linear(h, "a", HIDDEN)), lk_gelu(lk_linear(h, "b", HIDDEN))};
     *y = lk_linear(lk_dropout(lk_concat(both, 2, 1), s->dropout), "out", OUT);
+    return lk_mse(*y, t);
+}
+
+/* Two convolutions, of which the second has its channels cut; backward needs them whole for the norm. */
+static lk_tensor record_images(lk_graph *g, int64_t rows, lk_tensor *y)
+{
+    lk_tensor x = lk_input(g, "x", LK_F64, 2, ((int64_t[]){rows, IN}));
+    lk_tensor t = lk_input(g, "t", LK_F64, 2, ((int64_t[]){rows, OUT}));
+    x = lk_reshape(lk_linear(x, "in", 2 * 8 * 8), 4, (int64_t[]){-1, 2, 8, 8});
+    x = lk_relu(lk_conv2d(lk_conv2d(x, "stem", 8, 3, .padding = 1), "conv", 8, 3, .padding = 1));
+    x = lk_max_pool2d(lk_max_pool2d(x, 2), 2);
+    *y = lk_linear(lk_layer_norm(lk_flatten(x), "norm"), "out", OUT);
     return lk_mse(*y, t);
 }
 
@@ -96,6 +108,7 @@ static lk_tensor record(lk_graph *g, const setting *s, int64_t rows, lk_tensor *
     switch (s->model) {
     case MLP: return record_mlp(g, rows, y);
     case JOINED: return record_joined(g, s, rows, y);
+    case IMAGES: return record_images(g, rows, y);
     case PACKED:
     case SLICED: return record_packed(g, s, rows, y);
     case MERGED: return record_merged(g, s, rows, y);
@@ -151,6 +164,16 @@ static void a_perceptron_trains_as_on_one_rank(void)
         {.name = "mlp over 4", .mesh = "tensor=4", .model = MLP},
         {.name = "mlp, data", .mesh = "data=2,tensor=2", .model = MLP, .clip = 0.1},
         {.name = "mlp, micro-batches", .mesh = "tensor=2", .model = MLP, .micro_batches = 2, .clip = 0.1},
+    };
+    run_settings(all, sizeof all / sizeof *all);
+}
+
+static void convolutions_train_as_on_one_rank(void)
+{
+    static const setting all[] = {
+        {.name = "images over 2", .mesh = "tensor=2", .model = IMAGES, .clip = 0.1},
+        {.name = "images, data", .mesh = "data=2,tensor=2", .model = IMAGES, .micro_batches = 2},
+        {.name = "images over 4", .mesh = "tensor=4", .model = IMAGES},
     };
     run_settings(all, sizeof all / sizeof *all);
 }
@@ -388,6 +411,7 @@ static void partial_sums_of_bf16_are_rounded_once(void)
 int main(void)
 {
     RUN(a_perceptron_trains_as_on_one_rank);
+    RUN(convolutions_train_as_on_one_rank);
     RUN(transformers_train_as_on_one_rank);
     RUN(fewer_heads_of_keys_than_ranks);
     RUN(unequal_widths_side_by_side_are_cut);

@@ -222,14 +222,14 @@ DESCRIBE(join){
     .bytes = lk__bytes_none,
 };
 
-/* ---- changes of layout, which the layout pass adds ---- */
+/* ---- changes of layout, which the layout pass adds: of images, and of the indices that pools have of them ---- */
 
 DESCRIBE(to_channels_last){
     .factors = "x(d..) -> y(d..)",
     .inputs = 1,
-    .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
+    .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
-    .out = {OPERAND("y", REAL, REQUIRED, LAST)},
+    .out = {OPERAND("y", ANY, REQUIRED, LAST)},
     .attributes = LK__NO_ATTRIBUTES,
     .shape = lk__shape_same,
     .gradient = lk__gradient_none,
@@ -242,9 +242,9 @@ DESCRIBE(to_channels_last){
 DESCRIBE(to_channels_first){
     .factors = "x(d..) -> y(d..)",
     .inputs = 1,
-    .in = {OPERAND("x", REAL, REQUIRED, LAST)},
+    .in = {OPERAND("x", ANY, REQUIRED, LAST)},
     .outputs = 1,
-    .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
+    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
     .attributes = LK__NO_ATTRIBUTES,
     .shape = lk__shape_same,
     .gradient = lk__gradient_none,
