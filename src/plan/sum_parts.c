@@ -179,6 +179,8 @@ static bool read_sum(const lk_graph *g, const lk__graph_node *n, const lk__facto
     if (!lk__factor_in_dim(dim, factor) || f->factor[factor].extent <= 1 || !is_summed(n, f, factor) ||
         is_samples(g, n, f, factor))
         return false;
+    for (int i = 0; i < at->input; i++) /* whether it can be cut follows from the first input that has it */
+        if (lk__factor_in(f->in[i], factor)) return false;
     at->inside = only_factor(f, dim) < 0;
     at->extent = at->inside ? f->factor[factor].extent : g->values[n->in[at->input]].shape.dims[at->dim];
     /* Channels of several groups are not cut, nor is what is coupled, but for heads that unpacking frees. */

@@ -1,23 +1,15 @@
 /* test_sum_parts_plan.c - which parts the sums of a plan have, where every layout must give the same bits: they follow
  * from the recorded graph, and are the same on one rank and on several. */
 #include "placement_model.h"
+#include "run/store.h"
 
-/* A transformer of width 128 with 4 heads, and a vocabulary of 512. */
-static lk_status plan_text(rig *r, lk_transformer_kind kind, const char *axes, int minimum)
+static lk_status plan_loss(rig *r, lk_tensor loss, const char *axes, int minimum)
 {
-    lk_optimizer_config   adam = LK_OPTIMIZER_CONFIG_INIT;
-    lk_plan_config        config = LK_PLAN_CONFIG_INIT;
-    lk_transformer_config c = small_model(kind);
-    lk__mesh_grid         grid;
-    lk_mesh              *mesh = NULL;
-    c.width = 128;
-    c.vocabulary = 512;
-    c.context = 64;
-    int64_t               dims[] = {8, 64};
-    lk_tensor             tokens = lk_input(r->graph, "tokens", LK_I32, 2, dims);
-    lk_tensor             labels = lk_input(r->graph, "labels", LK_I32, 2, dims);
-    lk_transformer_result result = lk_transformer(tokens, &c);
-    config.loss = lk_linear_cross_entropy(result.hidden, result.head, labels);
+    lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    lk__mesh_grid       grid;
+    lk_mesh            *mesh = NULL;
+    config.loss = loss;
     config.optimizer = &adam;
     config.parallel = (lk_parallel){.leaves = 8, .reproducible_layout = 1, .sum_part_minimum = minimum};
     REQUIRE(lk__mesh_parse(r->context, axes, &grid) == LK_OK && lk__mesh_over(r->context, &grid, NULL, &mesh) == LK_OK);
@@ -25,6 +17,20 @@ static lk_status plan_text(rig *r, lk_transformer_kind kind, const char *axes, i
     lk_status status = lk_plan_create(r->graph, &config, &r->plan);
     lk_mesh_free(mesh);
     return status;
+}
+
+/* A transformer of width 128 with 4 heads, and a vocabulary of 512. */
+static lk_status plan_text(rig *r, lk_transformer_kind kind, const char *axes, int minimum)
+{
+    lk_transformer_config c = small_model(kind);
+    c.width = 128;
+    c.vocabulary = 512;
+    c.context = 64;
+    int64_t               dims[] = {8, 64};
+    lk_tensor             tokens = lk_input(r->graph, "tokens", LK_I32, 2, dims);
+    lk_tensor             labels = lk_input(r->graph, "labels", LK_I32, 2, dims);
+    lk_transformer_result result = lk_transformer(tokens, &c);
+    return plan_loss(r, lk_linear_cross_entropy(result.hidden, result.head, labels), axes, minimum);
 }
 
 static void close_rig(rig *r)
@@ -77,6 +83,26 @@ static void sums_have_the_same_parts_on_any_number_of_ranks(void)
     }
 }
 
+/* Neither on one rank nor where a rank has one of the groups; over more ranks than groups they are not cut. */
+static void channels_of_a_group_are_one_sum(void)
+{
+    static const char *const axes[] = {"data=1", "tensor=2", "tensor=4"};
+    for (int i = 0; i < 3; i++) {
+        rig       r = rig_open(LK_F32, 1);
+        lk_tensor x = lk_input(r.graph, "x", LK_F32, 4, ((int64_t[]){8, 3, 16, 16}));
+        lk_tensor labels = lk_input(r.graph, "labels", LK_I32, 1, ((int64_t[]){8}));
+        x = lk_relu(lk_conv2d(lk_conv2d(x, "stem", 16, 3), "grouped", 16, 3, .groups = 2));
+        lk_tensor loss = lk_cross_entropy(lk_linear(lk_global_avg_pool2d(x), "head", 8), labels);
+        REQUIRE(plan_loss(&r, loss, axes[i], 2) == LK_OK, "%s", lk_context_error(r.context));
+        check_sum(&r, LK__OP_conv2d, "grouped.weight", (lk__op_summation){.unit = 1});
+        const lk__plan_splits *weight =
+            &r.plan->states[lk__find_state(r.plan->graph, "grouped.weight")].splits[LK__ARRAY_STORED];
+        for (int k = 0; k < weight->count; k++)
+            CHECK(weight->split[k].dim == 0, "%s: dimension %d is cut", axes[i], weight->split[k].dim);
+        close_rig(&r);
+    }
+}
+
 static void a_part_has_the_minimum_of_elements(void)
 {
     static const struct {
@@ -105,6 +131,7 @@ int main(void)
 {
     if (!has_layouts()) return check_result();
     RUN(sums_have_the_same_parts_on_any_number_of_ranks);
+    RUN(channels_of_a_group_are_one_sum);
     RUN(a_part_has_the_minimum_of_elements);
     RUN(too_few_parts_for_an_axis_are_refused);
     return check_result();
