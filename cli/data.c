@@ -99,10 +99,11 @@ const command command_data = {
     "download a known data set, or turn texts into tokens",
     "`data get` downloads cifar10, fashion-mnist or mnist, resumes an interrupted download, and verifies the SHA-256 "
     "of each file before giving it its final name.\n\n"
-    "`data tokenize` writes the tokens of text files, of the files below directories, and of JSON files (.jsonl, or "
-    ".json: one object per line, or an array of objects) to one file for --data tokens:FILE. The tokenizer's template "
-    "says how each document begins, and each is followed by the end token. The memory needed does not depend on the "
-    "size of the texts, except for JSON arrays, and the file appears only when it is complete.\n\n"
+    "`data tokenize` writes the tokens of text files, of all files in directories and their subdirectories, and of "
+    "JSON files (.jsonl, or .json: one object per line, or an array of objects) to one file for --data tokens:FILE. "
+    "The tokenizer's template says how each document begins, and each is followed by the end token. The memory needed "
+    "does not depend on the size of the texts, except for JSON arrays, and the file appears only when it is "
+    "complete.\n\n"
     "Examples: lockstep data get cifar10; lockstep data tokenize corpus.jsonl --tokenizer tokenizer.json --out "
     "train.bin",
     "get NAME | tokenize FILE|DIR...",

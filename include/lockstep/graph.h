@@ -363,8 +363,8 @@ typedef struct lk_bce_with_logits_options {
     /* has the shape of the first axes of logits, for example (N), with one weight per sample; missing: 1 */
     lk_tensor weight LK_ZERO;
 } lk_bce_with_logits_options;
-/* Binary cross-entropy of sigmoid(logits) with a target of the same shape, from 0 to 1. The mean is weighted, and taken
- * over all elements. Target and weight get no gradient. */
+/* Binary cross-entropy of sigmoid(logits) with a target of the same shape, from 0 to 1: the weighted mean over all
+ * elements, which divides by the sum of their weights. Target and weight get no gradient. */
 LK_API lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target,
                                        lk_bce_with_logits_options options);
 #define lk_bce_with_logits(logits, target, ...) \

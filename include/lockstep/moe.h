@@ -48,7 +48,7 @@ typedef struct lk_moe_options {
      * Qwen3-MoE). */
     bool plain_weights LK_ZERO;
     /* An expert takes at most capacity · N · k / experts rows, where N is the number of tokens that fit into a rank's
-     * batch: it takes the first ones, and contributes 0 to the others. 0: no limit. */
+     * batch. It takes the first ones and contributes 0 to the others. 0: no limit. */
     double capacity LK_ZERO;
     double std LK_ZERO; /* initial weights are normal with this standard deviation; 0: uniform, as in nn.Linear */
     bool   frozen LK_ZERO;

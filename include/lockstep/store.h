@@ -67,7 +67,7 @@ LK_API void       *lk_store_moment(const lk_store *store, size_t index, int i);
 LK_API const char *lk_store_moment_name(const lk_store *store, size_t index, int i);
 /* Second names of tied weights: alias i (from 0) of state `index`, or NULL past the last. */
 LK_API const char *lk_store_alias(const lk_store *store, size_t index, size_t i);
-/* Number of elements, trained and frozen, without buffers. */
+/* Number of elements of all parameters, trained and frozen, excluding buffers. */
 LK_API int64_t lk_store_parameters(const lk_store *store);
 /* Copies elements first … first + count - 1 (row-major, in lk_state.dtype) of a state to or from the caller's memory.
  * Aliases are accepted; `bytes` must be the size of `count` elements. LK_ENOENT: there is no such state; LK_EINVAL: it

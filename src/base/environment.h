@@ -53,7 +53,8 @@
     X(LOCKSTEP_TERMINAL, JOB, INTEGER, 1, 1e6, "columns of the terminal that the launcher writes to")                  \
     X(LOCKSTEP_STARTED_RANKS, JOB, FLAG, 0, 0,                                                                         \
       "the ranks were started by the -n option of the same command, which has already printed its notes")              \
-    X(LOCKSTEP_BENCH_EXEC, JOB, TEXT, 0, 0, "when `lockstep bench` started, to measure the time to its first step")    \
+    X(LOCKSTEP_BENCH_EXEC, JOB, TEXT, 0, 0,                                                                            \
+      "the time at which `lockstep bench` started, from which it measures the time to the first step")                 \
     X(OMPI_COMM_WORLD_RANK, JOB, INTEGER, 0, 0, "rank (Open MPI)")                                                     \
     X(OMPI_COMM_WORLD_SIZE, JOB, INTEGER, 0, 0, "number of ranks (Open MPI)")                                          \
     X(OMPI_COMM_WORLD_LOCAL_RANK, JOB, INTEGER, 0, 0, "rank on this host (Open MPI)")                                  \

@@ -367,7 +367,8 @@ typedef struct lk__op_part {
     int     rank;                                   /* dimensions; 0: the rank has the whole value */
     int64_t whole[LK_MAX_RANK], first[LK_MAX_RANK]; /* at the capacity, where a dimension has a run-time count */
     /* A dimension may consist of repetitions, each of which is cut, such as (batch tokens) with the tokens cut: how
-     * many the whole has, at the capacity; 0 or 1: none. `first` is then the origin in each of them. */
+     * many the whole has, at the capacity, which may be 1 sample; 0: none. `first` is then the origin in each of
+     * them. */
     int64_t outer[LK_MAX_RANK];
 } lk__op_part;
 

@@ -58,8 +58,8 @@ static lk_status raise_group_failure(lk_comm *c, lk_comm *group)
         int             step = group == m->groups[LK__LOCAL] ? 1 : m->each,
             first = group == m->groups[LK__LOCAL] ? c->rank - m->local_rank : m->local_rank;
         snprintf(report.text, sizeof report.text,
-                 "among ranks %d, %d … of %d, which are numbered from 0 below: %.8000s", first, first + step, c->size,
-                 group->text);
+                 "in the group of ranks %d, %d, … of %d (rank numbers below count from 0 within this group): %.8000s",
+                 first, first + step, c->size, group->text);
         (void)lk__net_raise_because(net, (lk_status)status, report.text, group->cause);
     }
     return raise_in_all(c, (lk_status)atomic_load(&flat->failed), flat->text, flat->cause);

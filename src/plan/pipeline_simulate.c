@@ -58,7 +58,7 @@ static lk_status place_runs(simulation *s, int stage)
             return lk__fail(s->context, LK_EINVAL, "the pipeline's schedule has the %s twice",
                             name_run(text, stage, r->kind, r->micro_batch));
         if (r->slot < 0 || r->slot >= list->slots)
-            return lk__fail(s->context, LK_EINVAL, "the %s is in slot %d, but the stage has %d",
+            return lk__fail(s->context, LK_EINVAL, "the %s uses slot %d, but the stage has only %d",
                             name_run(text, stage, r->kind, r->micro_batch), r->slot, list->slots);
         *at = i;
         weights |= r->kind == LK__PIPELINE_WEIGHTS;
@@ -107,8 +107,9 @@ static lk_status check_slots(simulation *s, int stage)
         if (r->kind == LK__PIPELINE_FORWARD) continue;
         if (had != r->micro_batch && s->at[cell(s, stage, LK__PIPELINE_FORWARD, r->micro_batch)] > i)
             return lk__fail(s->context, LK_EINVAL, "the %s is before its forward", text);
+        if (had < 0) return lk__fail(s->context, LK_EINVAL, "the %s uses slot %d, which is empty", text, r->slot);
         if (had != r->micro_batch)
-            return lk__fail(s->context, LK_EINVAL, "the %s is in slot %d, which has micro-batch %d", text, r->slot,
+            return lk__fail(s->context, LK_EINVAL, "the %s uses slot %d, which holds micro-batch %d", text, r->slot,
                             had);
         if (r->kind == LK__PIPELINE_WEIGHTS && s->at[cell(s, stage, LK__PIPELINE_BACKWARD, r->micro_batch)] > i)
             return lk__fail(s->context, LK_EINVAL, "the %s is before its backward", text);

@@ -399,7 +399,7 @@ static void a_tokenizer_of_another_vocabulary_is_refused(void)
     write_tokens(scratch("a.bin"), OWN, 2, ids, 64);
     o.tokenizer = "byte";
     CHECK_FAILS(context, open_file(scratch("a.bin"), LK_SPLIT_TRAIN, &o, &d), LK_EMISMATCH, "vocabulary of 1000",
-                "byte has 256");
+                "byte has one of 256");
     o.tokenizer = "char";
     CHECK_FAILS(context, open_file(scratch("a.bin"), LK_SPLIT_TRAIN, &o, &d), LK_EINVAL, "char is built from a text");
     for (int i = 0; i < 64; i++) ids[i] %= 256;

@@ -364,7 +364,7 @@ static void parts_of_a_file_that_are_not_supported_are_named(void)
                              "true},{\"type\":\"ByteLevel\",\"add_prefix_space\":true}]}");
     REFUSES("pre_tokenizer is {\"type\":\"Sequence\",\"pretokenizers\":[]}",
             .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[]}");
-    REFUSES("the template of post_processor has the token 99, which the vocabulary lacks",
+    REFUSES("the post_processor template uses token 99, which is not in the vocabulary",
             .post_processor = TEMPLATE("{\"SpecialToken\":{\"id\":\"x\"}},"));
     REFUSES("post_processor is {\"type\":\"TemplateProcessing\"",
             .post_processor = TEMPLATE("{\"SpecialToken\":{\"id\":\"absent\"}},"));
@@ -424,8 +424,8 @@ static void hostile_files_are_refused(void)
     REFUSES("model.merges, 0: a merge is 7", .merges = "[7]");
     REFUSES("model.merges is missing, or is not a list", .merges = "{}");
     REFUSES("added_tokens is 1, which is not supported: it must be a list", .added = "1");
-    REFUSES("added_tokens is 1, which is not supported: each needs a \"content\"", .added = "[1]");
-    REFUSES("added_tokens is {\"content\":\"x\"}, which is not supported: each needs an \"id\"",
+    REFUSES("added_tokens is 1, which is not supported: each token needs a \"content\"", .added = "[1]");
+    REFUSES("added_tokens is {\"content\":\"x\"}, which is not supported: each token needs an integer \"id\"",
             .added = "[{\"content\":\"x\"}]");
     REFUSES("added_tokens is {\"id\":7,\"content\":\"\"}", .added = "[{\"id\":7,\"content\":\"\"}]");
     REFUSES("added_tokens: \"x\" has the id 9; expected 7", .added = "[{\"id\":9,\"content\":\"x\"}]");

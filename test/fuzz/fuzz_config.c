@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     text[size] = 0;
     options_init(&given, table);
     if (!options_parse_config(&given, "file", text, size)) {
-        if (strncmp(given.error, "file:", 5) != 0 || strchr(given.error, '\n')) abort();
+        if (strncmp(given.error, "file", 4) != 0 || strchr(given.error, '\n')) abort();
     } else {
         double  betas[4], lr = options_number(&given, "lr");
         int64_t batch = options_integer(&given, "batch");

@@ -318,7 +318,7 @@ static void wrong_factors_are_found(void)
     expect_factors(affine, "(rows, columns), (other), (columns) -> (rows, columns)",
                    "its shape rule rejects parts of factor columns");
     expect_factors(affine, "(rows, columns), (columns), (columns) -> (rows, other)",
-                   "for a part of the factor columns its shape rule sets the shape of output 0");
+                   "for a part of the factor columns, its shape rule sets the shape of output 0");
     expect_factors(centre, "(!n, c) -> (c, n)",
                    "factors: output 0 has size 7 along dimension 0, but its factors give 5");
     expect_factors(centre, "(!n, c) -> (n, c", "factors: expected a name");

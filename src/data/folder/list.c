@@ -135,7 +135,8 @@ lk_status lk__data_folder_list_class(lk__data_folder_list *l, const char *root, 
 {
     char name[LK__PATH]; /* the list's text moves when it grows */
     if (!lk__path(name, "%s", lk__data_folder_class(l, label)))
-        return lk__fail(l->context, LK_EINVAL, "%s: the path of a class is longer than %d bytes", root, LK__PATH);
+        return lk__fail(l->context, LK_EINVAL, "%s: the path of a class directory is longer than %d bytes", root,
+                        LK__PATH - 1);
     return lk__data_folder_list_directory(l, root, name, label);
 }
 

@@ -184,7 +184,7 @@ lk_status lk__tokenizer_check_template(const lk_tokenizer *t)
         int32_t id = i < t->prefix_count ? t->prefix[i] : t->suffix[i - t->prefix_count];
         if (!lk_tokenizer_token(t, id, NULL))
             return lk__fail(t->context, LK_EFORMAT,
-                            "the template of post_processor has the token %d, which the vocabulary lacks", (int)id);
+                            "the post_processor template uses token %d, which is not in the vocabulary", (int)id);
     }
     return LK_OK;
 }
