@@ -180,7 +180,8 @@ static void broken_schedules_are_refused(void)
     BROKEN(shape, set(&l, 0, 3, F, 2, 1),
            "the forward of micro-batch 2 of stage 0 overwrites slot 1, which the backward "
            "of micro-batch 1 of stage 0 still reads");
-    BROKEN(shape, l.stages[0].slots = 1, "the forward of micro-batch 1 of stage 0 uses slot 1, but the stage has only 1");
+    BROKEN(shape, l.stages[0].slots = 1,
+           "the forward of micro-batch 1 of stage 0 uses slot 1, but the stage has only 1");
     BROKEN(shape, l.stages[1].count = 5, "the pipeline's schedule lacks the backward of micro-batch 2 of stage 1");
     BROKEN(shape, set(&l, 0, 3, F, 1, 0), "the pipeline's schedule has the forward of micro-batch 1 of stage 0 twice");
     BROKEN(shape, set(&l, 0, 3, F, 3, 0),
