@@ -295,7 +295,7 @@ static void *worker_main(void *argument)
 static bool is_ready(const lk_loader *l, const slot *s) { return l->assigned > l->consumed && s->ready; }
 
 /* Waits at most `ms` milliseconds, up to a second, until the slot is ready. */
-static bool wait_briefly(lk_loader *l, const slot *s, int64_t ms)
+static void wait_briefly(lk_loader *l, const slot *s, int64_t ms)
 {
     struct timespec deadline;
     int             error = 0;
@@ -307,7 +307,6 @@ static bool wait_briefly(lk_loader *l, const slot *s, int64_t ms)
         deadline.tv_nsec -= 1000000000;
     }
     while (!is_ready(l, s) && !error) error = pthread_cond_timedwait(&l->done, &l->lock, &deadline);
-    return is_ready(l, s);
 }
 
 /* Waits until the slot is ready: false if the time limit passes first. Under the lock. In intervals, because time in
